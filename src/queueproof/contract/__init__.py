@@ -1,0 +1,1 @@
+"""The contract: what may vary without changing an answer. Standard library only."""
