@@ -60,14 +60,15 @@ def log(x: F32) -> F32:
     h = (HALF * f) * f
     kf = k.astype(np.float32)
     result: F32 = (((s * (h + r) + kf * LN2_LO) - h) + f) + kf * LN2_HI
-    special = [x == 0, (x < 0) | np.isnan(x), x == np.inf]
-    values = np.array([-np.inf, np.nan, np.inf], np.float32)
-    return np.asarray(np.select(special, list(values), result), np.float32)
+    result = np.where(x == np.inf, x, result)
+    result = np.where((x < 0) | np.isnan(x), np.float32(np.nan), result)
+    return np.where(x == 0, np.float32(-np.inf), result)
 
 
 @np.errstate(all="ignore")
 def rsqrt(x: F32) -> F32:
-    return ONE / np.sqrt(x)
+    result: F32 = ONE / np.sqrt(x, dtype=np.float32)
+    return result
 
 
 @np.errstate(all="ignore")
