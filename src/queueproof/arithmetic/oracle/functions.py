@@ -67,7 +67,7 @@ def log(x: F32) -> F32:
 
 @np.errstate(all="ignore")
 def rsqrt(x: F32) -> F32:
-    result: F32 = ONE / np.sqrt(x, dtype=np.float32)
+    result: F32 = np.divide(ONE, np.sqrt(x))
     return result
 
 
