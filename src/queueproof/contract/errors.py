@@ -10,6 +10,7 @@ QueueproofError
 ├── ModelError                     a model file that is missing, truncated, corrupt or inconsistent
 ├── DownloadError                  nothing could be fetched; nothing half-written is left
 ├── NumericalError                 the model itself produced NaN logits
+├── ContractError                  a contract document that is malformed or of another schema version
 ├── CanaryError                    kernels on this machine do not give the recorded bits
 └── EngineError                    the engine cannot go on (closed, worker lost)
 """
@@ -67,6 +68,10 @@ class DownloadError(QueueproofError):
 
 class NumericalError(QueueproofError):
     code = "numerical"
+
+
+class ContractError(QueueproofError, ValueError):
+    code = "contract"
 
 
 class CanaryError(QueueproofError):
