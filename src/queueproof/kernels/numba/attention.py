@@ -1,0 +1,327 @@
+"""Paged causal attention: blocks of 64 keys, splits of 512, an online softmax in each (docs/arithmetic.md section 5).
+
+One kernel for prefill, decode and mixtures. A task is a tile of queries of one sequence over a range of splits; for each
+head group it walks the blocks. Long contexts of few queries are cut into one task a split, whose states a second pass
+merges in ascending order: the same additions as one task that walks them all.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from queueproof.arithmetic.ieee1 import KEY_BLOCK, KEY_SPLIT
+from queueproof.kernels.numba import microkernel as mk
+from queueproof.kernels.numba.elementwise import f32_at, round16
+from queueproof.kernels.numba.ir import atomic_add, carray, float_of, void_ptr
+from queueproof.kernels.numba.jit import inner
+from queueproof.kernels.numba.math import bf16, exp, f16, halve
+from queueproof.kernels.numba.microkernel import LANES
+
+COLUMNS = 16  # keys of a score tile, and columns of a value tile; pool blocks are multiples of it
+TILE_ROWS = 48  # (query, head) pairs of a task's tile
+TASK_FIELDS = 7  # sequence, first query, last query + 1, first split, last split + 1, partial slot or -1, queries of the sequence
+NEG_INF, ZERO = np.float32(-np.inf), np.float32(0)
+
+_V = COLUMNS // LANES
+_qb = [mk.make(r, 1, "plain_bf16", _V) for r in range(1, 7)]
+_qh = [mk.make(r, 1, "plain_f16", _V) for r in range(1, 7)]
+_vb = [mk.make(r, 1, "plain_bf16", _V, resume=True) for r in range(1, 7)]
+_vh = [mk.make(r, 1, "plain_f16", _V, resume=True) for r in range(1, 7)]
+_qb1, _qb2, _qb3, _qb4, _qb5, _qb6 = _qb
+_qh1, _qh2, _qh3, _qh4, _qh5, _qh6 = _qh
+_vb1, _vb2, _vb3, _vb4, _vb5, _vb6 = _vb
+_vh1, _vh2, _vh3, _vh4, _vh5, _vh6 = _vh
+
+
+def padded(head_dim: int) -> int:
+    """Columns of a value row in the cache."""
+    return -(-head_dim // COLUMNS) * COLUMNS
+
+
+def scratch_f32(head_dim: int) -> int:
+    """f32 of scratch per thread: q, scores, m, l, alpha, acc, block sums, and the running m, l, acc over splits."""
+    dp = padded(head_dim)
+    return TILE_ROWS * (head_dim + KEY_BLOCK + 5 + 3 * dp)
+
+
+@inner
+def _scores(half, rows, x, d, w, ldw, out):  # type: ignore[no-untyped-def]
+    """out[rows, 16 of KEY_BLOCK] = chain over d, tiles of at most 6 rows."""
+    r, z, ldo, tiles = 0, np.int64(0), np.int64(KEY_BLOCK), (rows + 5) // 6
+    while r < rows:
+        n = (rows - r + tiles - 1) // tiles
+        tiles -= 1
+        a, o = np.int64(x + 4 * r * d), np.int64(out + 4 * r * KEY_BLOCK)
+        if half == 0:
+            if n == 6:
+                _qb6(a, d, w, ldw, o, ldo, d, z)
+            elif n == 5:
+                _qb5(a, d, w, ldw, o, ldo, d, z)
+            elif n == 4:
+                _qb4(a, d, w, ldw, o, ldo, d, z)
+            elif n == 3:
+                _qb3(a, d, w, ldw, o, ldo, d, z)
+            elif n == 2:
+                _qb2(a, d, w, ldw, o, ldo, d, z)
+            else:
+                _qb1(a, d, w, ldw, o, ldo, d, z)
+        else:
+            if n == 6:
+                _qh6(a, d, w, ldw, o, ldo, d, z)
+            elif n == 5:
+                _qh5(a, d, w, ldw, o, ldo, d, z)
+            elif n == 4:
+                _qh4(a, d, w, ldw, o, ldo, d, z)
+            elif n == 3:
+                _qh3(a, d, w, ldw, o, ldo, d, z)
+            elif n == 2:
+                _qh2(a, d, w, ldw, o, ldo, d, z)
+            else:
+                _qh1(a, d, w, ldw, o, ldo, d, z)
+        r += n
+
+
+@inner
+def _values(half, rows, p, n_keys, v, dp, out):  # type: ignore[no-untyped-def]
+    """out[rows, dp] goes on with the chain over n_keys consecutive keys of one pool block."""
+    z = np.int64(0)
+    for c in range(0, dp, COLUMNS):
+        r, tiles = 0, (rows + 5) // 6
+        w = np.int64(v + 2 * c)
+        while r < rows:
+            n = (rows - r + tiles - 1) // tiles
+            tiles -= 1
+            a, o, lda = np.int64(p + 4 * r * KEY_BLOCK), np.int64(out + 4 * (r * dp + c)), np.int64(KEY_BLOCK)
+            if half == 0:
+                if n == 6:
+                    _vb6(a, lda, w, dp, o, dp, n_keys, z)
+                elif n == 5:
+                    _vb5(a, lda, w, dp, o, dp, n_keys, z)
+                elif n == 4:
+                    _vb4(a, lda, w, dp, o, dp, n_keys, z)
+                elif n == 3:
+                    _vb3(a, lda, w, dp, o, dp, n_keys, z)
+                elif n == 2:
+                    _vb2(a, lda, w, dp, o, dp, n_keys, z)
+                else:
+                    _vb1(a, lda, w, dp, o, dp, n_keys, z)
+            else:
+                if n == 6:
+                    _vh6(a, lda, w, dp, o, dp, n_keys, z)
+                elif n == 5:
+                    _vh5(a, lda, w, dp, o, dp, n_keys, z)
+                elif n == 4:
+                    _vh4(a, lda, w, dp, o, dp, n_keys, z)
+                elif n == 3:
+                    _vh3(a, lda, w, dp, o, dp, n_keys, z)
+                elif n == 2:
+                    _vh2(a, lda, w, dp, o, dp, n_keys, z)
+                else:
+                    _vh1(a, lda, w, dp, o, dp, n_keys, z)
+            r += n
+
+
+@inner
+def _softmax_row(half, s, lo, hi, scale, m, l, alpha, r, t):  # type: ignore[no-untyped-def]
+    """Scores of one row's block to weights in place; updates m[r] and l[r], leaves the factor for acc in alpha[r]."""
+    top = m[r]
+    for j in range(lo, hi):
+        s[j] = s[j] * scale
+    for j in range(lo, hi):
+        top = s[j] if s[j] > top else top
+    a = exp(m[r] - top)
+    if half == 0:
+        for j in range(KEY_BLOCK):
+            s[j] = bf16(exp(s[j] - top))
+    else:
+        for j in range(KEY_BLOCK):
+            s[j] = f16(exp(s[j] - top))
+    for j in range(lo):
+        s[j] = ZERO
+    for j in range(hi, KEY_BLOCK):
+        s[j] = ZERO
+    for j in range(KEY_BLOCK // 2):
+        t[j] = s[j] + s[j + KEY_BLOCK // 2]
+    l[r] = l[r] * a + halve(t, KEY_BLOCK // 2)
+    alpha[r] = a
+    m[r] = top
+
+
+@inner
+def _block(half, r0, rows, lo, hi, key0, q, d, s, m, l, alpha, acc, bo, dp, scale, k_head, v_head, head_step_k, head_step_v,
+           page, table):  # type: ignore[no-untyped-def]  # fmt: skip
+    """Keys [key0 + lo, key0 + hi) of one block for rows [r0, r0 + rows), all of which may see exactly these keys.
+
+    k_head, v_head: address of this head in pool block 0; head_step_*: bytes from one pool block to the next.
+    """
+    q0, s0, bo0 = q + 4 * r0 * d, s + 4 * r0 * KEY_BLOCK, bo + 4 * r0 * dp
+    for g in range((lo // COLUMNS) * COLUMNS, hi, COLUMNS):
+        key = key0 + g
+        block, offset = np.int64(table[key // page]), key % page
+        _scores(half, rows, q0, np.int64(d), np.int64(k_head + block * head_step_k + 2 * offset), np.int64(page),
+                np.int64(s0 + 4 * g))  # fmt: skip
+    tree = f32_at(bo, KEY_BLOCK)  # bo is not in use yet
+    for r in range(r0, r0 + rows):
+        _softmax_row(half, f32_at(s + 4 * r * KEY_BLOCK, KEY_BLOCK), lo, hi, scale, m, l, alpha, r, tree)
+    sums = f32_at(bo0, rows * dp)
+    for j in range(rows * dp):
+        sums[j] = ZERO
+    j = lo
+    while j < hi:
+        key = key0 + j
+        block, offset = np.int64(table[key // page]), key % page
+        n = min(hi - j, page - offset)
+        _values(half, rows, s0 + 4 * j, np.int64(n), np.int64(v_head + block * head_step_v + 2 * offset * dp), np.int64(dp), bo0)
+        j += n
+    for r in range(r0, r0 + rows):
+        a, ar, br = alpha[r], f32_at(acc + 4 * r * dp, dp), f32_at(bo + 4 * r * dp, dp)
+        for j in range(dp):
+            ar[j] = ar[j] * a + br[j]
+
+
+@inner
+def _merge(m_a, l_a, acc_a, m_b, l_b, acc_b, r, dp):  # type: ignore[no-untyped-def]
+    """Row r of state b into state a (a is the earlier one)."""
+    top = m_b[r] if m_b[r] > m_a[r] else m_a[r]
+    fa, fb = exp(m_a[r] - top), exp(m_b[r] - top)
+    l_a[r] = l_a[r] * fa + l_b[r] * fb
+    m_a[r] = top
+    for j in range(r * dp, (r + 1) * dp):
+        acc_a[j] = acc_a[j] * fa + acc_b[j] * fb
+
+
+@inner
+def _finish(half, l, acc, r, dp, out, d):  # type: ignore[no-untyped-def]
+    for j in range(d):
+        out[j] = round16(acc[r * dp + j] / l[r] + ZERO, half)
+
+
+@inner
+def attention(counter, half, scratch, q, out, heads, kv_heads, d, page, window, scale_bits, k_cache, v_cache,
+              positions, query_start, tables, table_width, tasks, n_tasks, partial):  # type: ignore[no-untyped-def]  # fmt: skip
+    """Runs tasks until the counter passes n_tasks * kv_heads; window 0 for none.
+
+    q, out: f32 [T, heads * d]. partial: per slot and key head TILE_ROWS * (2 + dp) f32 for the states of split tasks.
+    """
+    group, dp = heads // kv_heads, (d + COLUMNS - 1) // COLUMNS * COLUMNS
+    scale = float_of(np.int32(scale_bits))
+    task = carray(void_ptr(tasks), n_tasks * TASK_FIELDS, np.int32)
+    starts = carray(void_ptr(query_start), 1 << 20, np.int32)
+    at_position = carray(void_ptr(positions), 1 << 30, np.int32)
+    head_step_k, head_step_v = np.int64(2 * kv_heads * d * page), np.int64(2 * kv_heads * page * dp)
+    qs = scratch
+    s = qs + 4 * TILE_ROWS * d
+    ms = s + 4 * TILE_ROWS * KEY_BLOCK
+    accs = ms + 4 * TILE_ROWS * 5
+    bo = accs + 4 * TILE_ROWS * dp
+    run_accs = bo + 4 * TILE_ROWS * dp
+    m, l, alpha = f32_at(ms, TILE_ROWS), f32_at(ms + 4 * TILE_ROWS, TILE_ROWS), f32_at(ms + 8 * TILE_ROWS, TILE_ROWS)
+    run_m, run_l = f32_at(ms + 12 * TILE_ROWS, TILE_ROWS), f32_at(ms + 16 * TILE_ROWS, TILE_ROWS)
+    acc, run_acc = f32_at(accs, TILE_ROWS * dp), f32_at(run_accs, TILE_ROWS * dp)
+    while True:
+        t = atomic_add(counter, np.int64(1))
+        if t >= n_tasks * kv_heads:
+            return
+        kh = t % kv_heads
+        f = (t // kv_heads) * TASK_FIELDS
+        seq, q0, q1, split0, split1, slot = task[f], task[f + 1], task[f + 2], task[f + 3], task[f + 4], task[f + 5]
+        table = carray(void_ptr(np.int64(tables + 4 * seq * table_width)), table_width, np.int32)
+        first_token = starts[seq] + q0
+        pos0 = at_position[first_token]  # the tile's first query; the others follow it
+        n_q = q1 - q0
+        rows = n_q * group
+        k_head, v_head = np.int64(k_cache + 2 * kh * d * page), np.int64(v_cache + 2 * kh * page * dp)
+        for i in range(n_q):
+            x = f32_at(q + 4 * ((first_token + i) * heads + kh * group) * d, group * d)
+            y = f32_at(qs + 4 * i * group * d, group * d)
+            for j in range(group * d):
+                y[j] = x[j]
+        for r in range(rows):
+            run_l[r] = ZERO  # no split yet
+            run_m[r] = NEG_INF
+        started = np.zeros(TILE_ROWS, np.bool_)
+        for split in range(split0, split1):
+            for r in range(rows):
+                m[r], l[r] = NEG_INF, ZERO
+            for j in range(rows * dp):
+                acc[j] = ZERO
+            for key0 in range(split * KEY_SPLIT, min((split + 1) * KEY_SPLIT, pos0 + n_q), KEY_BLOCK):
+                newest_first = 0 if window == 0 else max(0, pos0 + n_q - window)
+                if key0 + KEY_BLOCK <= pos0 + 1 and key0 >= newest_first:  # every query sees the whole block
+                    _block(half, 0, rows, 0, KEY_BLOCK, key0, qs, d, s, m, l, alpha, accs, bo, dp, scale, k_head, v_head,
+                           head_step_k, head_step_v, page, table)  # fmt: skip
+                else:
+                    for i in range(n_q):
+                        p = pos0 + i
+                        lo = 0 if window == 0 else max(0, p - window + 1 - key0)
+                        hi = min(KEY_BLOCK, p + 1 - key0)
+                        if lo < hi:
+                            _block(half, i * group, group, lo, hi, key0, qs, d, s, m, l, alpha, accs, bo, dp, scale,
+                                   k_head, v_head, head_step_k, head_step_v, page, table)  # fmt: skip
+            for r in range(rows):
+                p = pos0 + r // group
+                lowest = 0 if window == 0 else max(0, p - window + 1)
+                if p < split * KEY_SPLIT or lowest >= (split + 1) * KEY_SPLIT:
+                    continue  # this split holds no allowed key
+                if started[r]:
+                    _merge(run_m, run_l, run_acc, m, l, acc, r, dp)
+                else:
+                    started[r] = True
+                    run_m[r], run_l[r] = m[r], l[r]
+                    for j in range(r * dp, (r + 1) * dp):
+                        run_acc[j] = acc[j]
+        if slot < 0:
+            for r in range(rows):
+                o = ((first_token + r // group) * heads + kh * group + r % group) * d
+                _finish(half, run_l, run_acc, r, dp, f32_at(out + 4 * o, d), d)
+        else:
+            state = partial + 4 * (slot * kv_heads + kh) * TILE_ROWS * (2 + dp)
+            pm, pl = f32_at(state, TILE_ROWS), f32_at(state + 4 * TILE_ROWS, TILE_ROWS)
+            pa = f32_at(state + 8 * TILE_ROWS, TILE_ROWS * dp)
+            for r in range(rows):
+                pm[r], pl[r] = run_m[r], run_l[r]
+            for j in range(rows * dp):
+                pa[j] = run_acc[j]
+
+
+@inner
+def combine(counter, half, scratch, out, heads, kv_heads, d, query_start, tasks, n_tasks, partial, positions,
+            window):  # type: ignore[no-untyped-def]  # fmt: skip
+    """Merges the states of split tasks: a task with split0 == its sequence's first split leads the slots that follow it."""
+    group, dp = heads // kv_heads, (d + COLUMNS - 1) // COLUMNS * COLUMNS
+    task = carray(void_ptr(tasks), n_tasks * TASK_FIELDS, np.int32)
+    starts = carray(void_ptr(query_start), 1 << 20, np.int32)
+    at_position = carray(void_ptr(positions), 1 << 30, np.int32)
+    size = 4 * TILE_ROWS * (2 + dp)
+    while True:
+        t = atomic_add(counter, np.int64(1))
+        if t >= n_tasks * kv_heads:
+            return
+        kh, f = t % kv_heads, (t // kv_heads) * TASK_FIELDS
+        followers = task[f + 6]
+        if followers < 0:
+            continue
+        seq, q0, q1, split0, slot = task[f], task[f + 1], task[f + 2], task[f + 3], task[f + 5]
+        first_token = starts[seq] + q0
+        pos0 = at_position[first_token]
+        for r in range((q1 - q0) * group):
+            p = pos0 + r // group
+            lowest = 0 if window == 0 else max(0, p - window + 1)
+            started = False
+            m, l, acc = f32_at(scratch, TILE_ROWS), f32_at(scratch + 4 * TILE_ROWS, TILE_ROWS), f32_at(scratch + 8 * TILE_ROWS, TILE_ROWS * dp)
+            for i in range(followers + 1):
+                split = split0 + i
+                if p < split * KEY_SPLIT or lowest >= (split + 1) * KEY_SPLIT:
+                    continue
+                state = partial + ((slot + i) * kv_heads + kh) * size
+                pm, pl = f32_at(state, TILE_ROWS), f32_at(state + 4 * TILE_ROWS, TILE_ROWS)
+                pa = f32_at(state + 8 * TILE_ROWS, TILE_ROWS * dp)
+                if started:
+                    _merge(m, l, acc, pm, pl, pa, r, dp)
+                else:
+                    started = True
+                    m[r], l[r] = pm[r], pl[r]
+                    for j in range(r * dp, (r + 1) * dp):
+                        acc[j] = pa[j]
+            o = ((first_token + r // group) * heads + kh * group + r % group) * d
+            _finish(half, l, acc, r, dp, f32_at(out + 4 * o, d), d)

@@ -1,0 +1,213 @@
+"""x · wᵀ with the matmul tree: panels of PANEL columns, 8 segments of K, register tiles from `microkernel`.
+
+Packed weights: bf16 as [panels, K, LANES] words of column pairs (j, j + LANES); f16 as [panels, K, PANEL] halves.
+The last panel is padded with zeros. Bytes read per step are those of the 16-bit weights, once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from queueproof.arithmetic.ieee1 import SEGMENTS
+from queueproof.kernels.numba import microkernel as mk
+from queueproof.kernels.numba.ir import atomic_add, carray, void_ptr
+from queueproof.kernels.numba.jit import inner
+from queueproof.kernels.numba.microkernel import AVX512, LANES, MAX_ROWS, PANEL, add_segments
+from queueproof.kernels.ops import Dtype
+
+ROWS_BLOCK = 4 * MAX_ROWS  # rows whose segment sums wait in a thread's scratch
+ROWS_TASK = 4 * ROWS_BLOCK
+PANELS_TASK = 4
+SCRATCH_F32 = SEGMENTS * ROWS_BLOCK * PANEL + PANEL  # per thread
+
+_b1x4, _b1x1 = mk.make(1, 4, "pair_bf16"), mk.make(1, 1, "pair_bf16")
+_b2x2, _b2x1 = mk.make(2, 2, "pair_bf16"), mk.make(2, 1, "pair_bf16")
+_b3, _b4, _b5, _b6 = (mk.make(r, 1, "pair_bf16") for r in (3, 4, 5, 6))
+_b8, _b10, _b12 = (mk.make(r, 1, "pair_bf16") for r in (8, 10, 12))
+_h1x4, _h1x1 = mk.make(1, 4, "plain_f16"), mk.make(1, 1, "plain_f16")
+_h2, _h3, _h4, _h5, _h6 = (mk.make(r, 1, "plain_f16") for r in (2, 3, 4, 5, 6))
+_WIDE = AVX512  # 32 vector registers: tiles of 8, 10 and 12 rows
+
+
+@inner
+def _tile_bf16(rows, x, ldx, w, out, ldo, k):  # type: ignore[no-untyped-def]
+    """One segment for `rows` rows; returns how many it took."""
+    z = np.int64(0)
+    if _WIDE:
+        if rows >= 12:
+            _b12(x, ldx, w, z, out, ldo, k, z)
+            return 12
+        if rows >= 10:
+            _b10(x, ldx, w, z, out, ldo, k, z)
+            return 10
+        if rows >= 8:
+            _b8(x, ldx, w, z, out, ldo, k, z)
+            return 8
+    if rows >= 6:
+        _b6(x, ldx, w, z, out, ldo, k, z)
+        return 6
+    if rows == 5:
+        _b5(x, ldx, w, z, out, ldo, k, z)
+    elif rows == 4:
+        _b4(x, ldx, w, z, out, ldo, k, z)
+    elif rows == 3:
+        _b3(x, ldx, w, z, out, ldo, k, z)
+    elif rows == 2:
+        _b2x1(x, ldx, w, z, out, ldo, k, z)
+    else:
+        _b1x1(x, ldx, w, z, out, ldo, k, z)
+    return rows
+
+
+@inner
+def _tile_f16(rows, x, ldx, w, out, ldo, k):  # type: ignore[no-untyped-def]
+    z, ldw = np.int64(0), np.int64(PANEL)
+    if rows >= 6:
+        _h6(x, ldx, w, ldw, out, ldo, k, z)
+        return 6
+    if rows == 5:
+        _h5(x, ldx, w, ldw, out, ldo, k, z)
+    elif rows == 4:
+        _h4(x, ldx, w, ldw, out, ldo, k, z)
+    elif rows == 3:
+        _h3(x, ldx, w, ldw, out, ldo, k, z)
+    elif rows == 2:
+        _h2(x, ldx, w, ldw, out, ldo, k, z)
+    else:
+        _h1x1(x, ldx, w, ldw, out, ldo, k, z)
+    return rows
+
+
+@inner
+def _segments(half, x, rows, k, w, part):  # type: ignore[no-untyped-def]
+    """All 8 segment sums of `rows` <= ROWS_BLOCK rows of x and one panel, into part [8, rows, PANEL]."""
+    seg = (k + SEGMENTS - 1) // SEGMENTS
+    ldx, lds, ldo = np.int64(k), np.int64(rows * PANEL), np.int64(PANEL)
+    row_bytes = 2 * PANEL
+    s = 0
+    if rows <= 2 and k == seg * SEGMENTS:  # several segments at once, for enough independent chains
+        group = 4 if (rows == 1) else 2
+        while s < SEGMENTS and (half == 0 or rows == 1):
+            xs, ws, ps = x + 4 * s * seg, w + s * seg * row_bytes, part + 4 * s * lds
+            if rows == 2:
+                _b2x2(xs, ldx, ws, np.int64(0), ps, ldo, np.int64(seg), lds)
+            elif half == 0:
+                _b1x4(xs, ldx, ws, np.int64(0), ps, ldo, np.int64(seg), lds)
+            else:
+                _h1x4(xs, ldx, ws, np.int64(PANEL), ps, ldo, np.int64(seg), lds)
+            s += group
+    while s < SEGMENTS:
+        k0 = min(k, s * seg)
+        n = min(k, k0 + seg) - k0
+        ps = part + 4 * s * lds
+        if n <= 0:
+            empty = carray(void_ptr(np.int64(ps)), rows * PANEL, np.float32)
+            for i in range(rows * PANEL):
+                empty[i] = np.float32(0)
+        else:
+            r = 0
+            tiles = (rows + MAX_ROWS - 1) // MAX_ROWS
+            while r < rows:
+                here = (rows - r + tiles - 1) // tiles  # as even as possible: 8 rows are 4 + 4
+                xs, os = np.int64(x + 4 * (r * k + k0)), np.int64(ps + 4 * r * PANEL)
+                if half == 0:
+                    r += _tile_bf16(here, xs, ldx, np.int64(w + k0 * row_bytes), os, ldo, np.int64(n))
+                else:
+                    r += _tile_f16(here, xs, ldx, np.int64(w + k0 * row_bytes), os, ldo, np.int64(n))
+                tiles = max(1, tiles - 1)
+        s += 1
+
+
+@inner
+def linear(counter, scratch, half, x, m, k, w, n, out, bias):  # type: ignore[no-untyped-def]
+    """out[m, n] = x[m, k] · w[n, k]ᵀ (+ bias); all addresses; takes tasks from the atomic counter until none is left.
+
+    half: 0 for bf16 weights, 1 for f16. x, out, bias: f32, row-major; bias 0 for none. scratch: SCRATCH_F32 f32.
+    Tree: 8 segments of ceil(k / 8), fma chains, balanced (docs/arithmetic.md section 2).
+    """
+    panels = (n + PANEL - 1) // PANEL
+    groups = (m + ROWS_TASK - 1) // ROWS_TASK
+    chunks = (panels + PANELS_TASK - 1) // PANELS_TASK
+    spare = np.int64(scratch + 4 * SEGMENTS * ROWS_BLOCK * PANEL)
+    while True:
+        task = atomic_add(counter, np.int64(1))
+        if task >= groups * chunks:
+            return
+        m0 = (task // chunks) * ROWS_TASK
+        m1 = min(m, m0 + ROWS_TASK)
+        p0 = (task % chunks) * PANELS_TASK
+        for p in range(p0, min(panels, p0 + PANELS_TASK)):
+            wp = np.int64(w + p * k * 2 * PANEL)
+            n0 = p * PANEL
+            width = min(PANEL, n - n0)
+            for b0 in range(m0, m1, ROWS_BLOCK):
+                rows = min(ROWS_BLOCK, m1 - b0)
+                _segments(half, np.int64(x + 4 * b0 * k), rows, k, wp, scratch)
+                for r in range(rows):
+                    part = np.int64(scratch + 4 * r * PANEL)
+                    to = np.int64(out + 4 * ((b0 + r) * n + n0))
+                    lds = np.int64(rows * PANEL)
+                    if width == PANEL:
+                        add_segments(part, lds, to, np.int64(bias + 4 * n0), np.int64(bias))
+                    else:
+                        add_segments(part, lds, spare, np.int64(bias + 4 * n0), np.int64(bias))
+                        row = carray(void_ptr(to), width, np.float32)
+                        whole = carray(void_ptr(spare), width, np.float32)
+                        for j in range(width):
+                            row[j] = whole[j]
+
+
+@dataclass(frozen=True, eq=False)
+class PackedMatrix:
+    """An [n, k] weight in panels; `data` is u16 [panels, k, PANEL] for both layouts. `bias` is padded to whole panels."""
+
+    n: int
+    k: int
+    dtype: Dtype
+    data: NDArray[np.uint16]
+    bias: NDArray[np.float32] | None
+
+
+def pack(n: int, k: int, row_slices: Iterable[NDArray[np.uint16]], dtype: Dtype, bias: NDArray[np.float32] | None) -> PackedMatrix:
+    """Packs rows as they come; holds one panel's rows besides the result.
+
+    Raises ValueError when the slices do not add up to [n, k].
+    """
+    panels = -(-n // PANEL)
+    data = np.zeros((panels, k, PANEL), np.uint16)
+    view = data.reshape(panels, k, LANES, 2) if dtype == "bfloat16" else data
+    done = 0
+    for rows in row_slices:
+        if rows.ndim != 2 or rows.shape[1] != k or done + rows.shape[0] > n:
+            raise ValueError(f"slice of shape {rows.shape} does not continue row {done} of a matrix [{n}, {k}]")
+        start = 0
+        while start < rows.shape[0]:
+            p, lane = divmod(done, PANEL)
+            take = min(PANEL - lane, rows.shape[0] - start)
+            block = rows[start : start + take]
+            if dtype == "float16":
+                view[p, :, lane : lane + take] = block.T
+            else:
+                low = max(0, min(take, LANES - lane))  # columns j < LANES go to the low halves
+                if low:
+                    view[p, :, lane : lane + low, 0] = block[:low].T
+                if take > low:
+                    first = lane + low - LANES
+                    view[p, :, first : first + take - low, 1] = block[low:].T
+            start += take
+            done += take
+    if done != n:
+        raise ValueError(f"{done} rows given for a matrix [{n}, {k}]")
+    if bias is not None:
+        bias = np.concatenate([bias.astype(np.float32), np.zeros(panels * PANEL - n, np.float32)])
+    return PackedMatrix(n, k, dtype, data, bias)
+
+
+def element(row: int) -> tuple[int, int]:
+    """(panel, u16 column inside a packed bf16 row) of weight row `row`."""
+    p, lane = divmod(row, PANEL)
+    return p, lane * 2 if lane < LANES else (lane - LANES) * 2 + 1

@@ -1,0 +1,169 @@
+"""The inner loop of every matrix product: a register tile of chains.
+
+`out[r, n] = chain over k of (x[r, k], w[k, n])` for MR rows and 2 * LANES columns, and for SG segments of K at once.
+Vectors run over n, never over k, so the order of additions is that of the definition whatever the tile is. The tile only
+decides how many independent chains are in flight: an FMA takes 4 cycles and two can start per cycle, so at least 8.
+
+Weights are 16-bit in memory and widened in registers:
+* `pair_bf16`: a row of a panel is LANES 32-bit words, word j holding columns j (low half) and j + LANES (high half), so one
+  shift and one mask make two vectors of f32;
+* `plain_f16`, `plain_bf16`: 2 * LANES consecutive halves, with any stride between rows (also used on the KV cache).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import llvmlite.binding as llvm
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from queueproof.kernels.numba.ir import F16, F32, I16, I32, I64
+
+Layout = Literal["pair_bf16", "plain_bf16", "plain_f16"]
+
+AVX512: bool = bool(llvm.get_host_cpu_features().get("avx512f", False))
+LANES: int = 16 if AVX512 else 8  # of one native vector; NEON takes two registers for it
+PANEL: int = 2 * LANES  # columns of a tile
+MAX_ROWS: int = 12 if AVX512 else 6  # MR * 2 accumulators + 2 weights + 1 x fit the 32 or 16 registers
+
+VF = ir.VectorType(F32, LANES)
+VI = ir.VectorType(I32, LANES)
+VH = ir.VectorType(I16, LANES)
+VHALF = ir.VectorType(F16, LANES)
+
+
+def _splat(b: Any, scalar: Any) -> Any:
+    zeros = ir.Constant(VI, [0] * LANES)
+    one = b.insert_element(ir.Constant(VF, ir.Undefined), scalar, ir.Constant(I32, 0))
+    return b.shuffle_vector(one, ir.Constant(VF, ir.Undefined), zeros)
+
+
+def _const_vi(value: int) -> ir.Constant:
+    return ir.Constant(VI, [value] * LANES)
+
+
+def _weights(b: Any, layout: Layout, vectors: int, base: Any, row: Any, ldw: Any) -> list[Any]:
+    """Columns [0, LANES), [LANES, 2 LANES), … of row `row` as f32 vectors."""
+    if layout == "pair_bf16":
+        p = b.gep(b.inttoptr(base, I32.as_pointer()), [b.mul(row, ir.Constant(I64, LANES))])
+        w = b.load(b.bitcast(p, VI.as_pointer()), align=4)
+        low = b.bitcast(b.shl(w, _const_vi(16)), VF)
+        high = b.bitcast(b.and_(w, _const_vi(0xFFFF0000)), VF)
+        return [low, high]
+    halves = []
+    offset = b.mul(row, ldw)
+    for v in range(vectors):
+        p = b.gep(b.inttoptr(base, I16.as_pointer()), [b.add(offset, ir.Constant(I64, v * LANES))])
+        if layout == "plain_f16":
+            halves.append(b.fpext(b.load(b.bitcast(p, VHALF.as_pointer()), align=2), VF))
+        else:
+            h = b.load(b.bitcast(p, VH.as_pointer()), align=2)
+            halves.append(b.bitcast(b.shl(b.zext(h, VI), _const_vi(16)), VF))
+    return halves
+
+
+def make(rows: int, segments: int, layout: Layout, vectors: int = 2, resume: bool = False) -> Callable[..., Any]:
+    """A tile of `rows` x `vectors * LANES` as a numba intrinsic; with `resume` the chains go on from what is in out.
+
+    Arguments, all i64: x address (f32), ldx (f32 between rows of x), w address, ldw (elements between rows of w; unread for
+    pair_bf16), out address (f32), ldo (f32 between rows of out), K (per segment, >= 1), lds (f32 between segments of out).
+    Segment s reads x columns and w rows from s * K on and writes at out + s * lds.
+    """
+
+    @intrinsic
+    def tile(
+        typingctx: Any, xp: Any, ldx: Any, wp: Any, ldw: Any, op: Any, ldo: Any, n: Any, lds: Any
+    ) -> Any:
+        def codegen(context: Any, b: Any, sig: Any, args: Any) -> Any:
+            xp, ldx, wp, ldw, op, ldo, n, lds = args
+            fma = cgutils.get_or_insert_function(
+                b.module, ir.FunctionType(VF, [VF, VF, VF]), f"llvm.fma.v{LANES}f32"
+            )
+            x = b.inttoptr(xp, F32.as_pointer())
+            out = b.inttoptr(op, F32.as_pointer())
+            xrow = [b.gep(x, [b.mul(ldx, ir.Constant(I64, r))]) for r in range(rows)]
+            start = [b.mul(n, ir.Constant(I64, s)) for s in range(segments)]
+            where = []
+            for s in range(segments):
+                for r in range(rows):
+                    at = b.add(b.mul(lds, ir.Constant(I64, s)), b.mul(ldo, ir.Constant(I64, r)))
+                    for v in range(vectors):
+                        p = b.gep(out, [b.add(at, ir.Constant(I64, v * LANES))])
+                        where.append(b.bitcast(p, VF.as_pointer()))
+            zero = ir.Constant(VF, [0.0] * LANES)
+            initial = [b.load(p, align=4) if resume else zero for p in where]
+            entry, loop, done = b.block, b.append_basic_block("chain"), b.append_basic_block("chained")
+            b.branch(loop)
+            b.position_at_end(loop)
+            k = b.phi(I64)
+            k.add_incoming(ir.Constant(I64, 0), entry)
+            acc = [b.phi(VF) for _ in range(segments * rows * vectors)]
+            for a, first in zip(acc, initial, strict=True):
+                a.add_incoming(first, entry)
+            new = []
+            for s in range(segments):
+                ks = b.add(k, start[s])
+                columns = _weights(b, layout, vectors, wp, ks, ldw)
+                for r in range(rows):
+                    q = _splat(b, b.load(b.gep(xrow[r], [ks])))
+                    for w in columns:
+                        new.append(b.call(fma, [q, w, acc[len(new)]]))
+            k_next = b.add(k, ir.Constant(I64, 1))
+            k.add_incoming(k_next, loop)
+            for a, v in zip(acc, new, strict=True):
+                a.add_incoming(v, loop)
+            b.cbranch(b.icmp_signed("<", k_next, n), loop, done)
+            b.position_at_end(done)
+            for value, p in zip(new, where, strict=True):
+                b.store(value, p, align=4)
+            return context.get_dummy_value()
+
+        return types.void(*[types.int64] * 8), codegen
+
+    return tile
+
+
+@intrinsic
+def add_segments(typingctx: Any, part: Any, lds: Any, out: Any, bias: Any, biased: Any) -> Any:
+    """The balanced tree over 8 segments for one row of a panel; adds a bias after it where `biased` is not 0.
+
+    Arguments, all i64: address of the first segment's PANEL sums (f32), f32 between segments, address of the output row,
+    address of the bias, flag.
+    """
+
+    def codegen(context: Any, b: Any, sig: Any, args: Any) -> Any:
+        part, lds, out, bias, biased = args
+        p = b.inttoptr(part, F32.as_pointer())
+        o = b.inttoptr(out, F32.as_pointer())
+        sums = []
+        for v in range(2):
+            s = []
+            for i in range(8):
+                at = b.add(b.mul(lds, ir.Constant(I64, i)), ir.Constant(I64, v * LANES))
+                s.append(b.load(b.bitcast(b.gep(p, [at]), VF.as_pointer()), align=4))
+            left = b.fadd(b.fadd(s[0], s[1]), b.fadd(s[2], s[3]))
+            right = b.fadd(b.fadd(s[4], s[5]), b.fadd(s[6], s[7]))
+            sums.append(b.fadd(left, right))
+        entry = b.block
+        with b.if_then(b.icmp_signed("!=", biased, ir.Constant(I64, 0))):
+            q = b.inttoptr(bias, F32.as_pointer())
+            with_bias = []
+            for v in range(2):
+                at = b.gep(q, [ir.Constant(I64, v * LANES)])
+                with_bias.append(b.fadd(sums[v], b.load(b.bitcast(at, VF.as_pointer()), align=4)))
+            inside = b.block
+        for v in range(2):
+            phi = b.phi(VF)
+            phi.add_incoming(sums[v], entry)
+            phi.add_incoming(with_bias[v], inside)
+            sums[v] = phi
+        for v in range(2):
+            at = b.gep(o, [ir.Constant(I64, v * LANES)])
+            b.store(sums[v], b.bitcast(at, VF.as_pointer()), align=4)
+        return context.get_dummy_value()
+
+    return types.void(*[types.int64] * 5), codegen

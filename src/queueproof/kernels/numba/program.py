@@ -1,0 +1,131 @@
+"""A forward pass as a list of instructions, and the loop that runs it.
+
+The model's code is called once, with a recorder in place of arrays (`recorder.py`); what it asks for becomes rows of
+integers: an operation, addresses, sizes. A step then is one call into machine code, without Python in between. The
+numbers of tokens and rows, and the addresses of the step's inputs, are looked up in the step's own array.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import numpy as np
+
+from queueproof.kernels.numba import attention as att
+from queueproof.kernels.numba import elementwise as ew
+from queueproof.kernels.numba.ir import carray, void_ptr
+from queueproof.kernels.numba.jit import inner, kernel
+from queueproof.kernels.numba.linear import linear
+from queueproof.kernels.numba.rows import stats
+from queueproof.kernels.numba.team import (
+    BASE,
+    LENGTH,
+    PROGRAM,
+    SCRATCH,
+    SPINS_BEFORE_SLEEP,
+    STEP,
+    WORDS,
+    barrier,
+    publish,
+    wait_generation,
+)
+
+ROW = 32  # words of an instruction: the operation, up to 22 arguments, and on a cache line of its own the task counter
+COUNTER = 24
+
+
+class Op(IntEnum):
+    EMBED = 0
+    ADD = 1
+    RMS_NORM = 2
+    LINEAR = 3
+    ROPE_AND_CACHE = 4
+    ATTENTION = 5
+    COMBINE = 6
+    SILU_MUL = 7
+    TAKE_ROWS = 8
+    STATS = 9
+
+
+class StepWord(IntEnum):
+    """Words of a step's array. ROWS + 0 is the number of tokens, ROWS + 1 that of logits rows."""
+
+    ROWS = 0
+    LOGIT_ROWS = 1
+    HALF = 2
+    TOKEN_IDS = 3
+    POSITIONS = 4
+    SLOTS = 5
+    QUERY_START = 6
+    TABLES = 7
+    TABLE_WIDTH = 8
+    TASKS = 9
+    N_TASKS = 10
+    PARTIAL = 11
+    ROW_INDEX = 12
+    COUNT = 16
+
+
+_EMBED, _ADD, _NORM, _LINEAR, _ROPE = (int(o) for o in list(Op)[:5])
+_ATTENTION, _COMBINE, _SILU, _TAKE, _STATS = (int(o) for o in list(Op)[5:])
+_HALF, _IDS, _POS, _SLOTS = int(StepWord.HALF), int(StepWord.TOKEN_IDS), int(StepWord.POSITIONS), int(StepWord.SLOTS)
+_QS, _TABLES, _TW = int(StepWord.QUERY_START), int(StepWord.TABLES), int(StepWord.TABLE_WIDTH)
+_TASKS, _NT, _PART, _INDEX = int(StepWord.TASKS), int(StepWord.N_TASKS), int(StepWord.PARTIAL), int(StepWord.ROW_INDEX)
+_STEP_WORDS = int(StepWord.COUNT)
+
+
+@inner
+def execute(tid, nt, scratch, a, counter, s):  # type: ignore[no-untyped-def]
+    """One instruction: a = its words, counter = address of its task counter, s = the step's words."""
+    op, half = a[0], s[_HALF]
+    rows = s[a[1]]  # of the tokens or of the logits rows
+    if op == _LINEAR:
+        linear(counter, scratch, half, a[2], rows, a[3], a[4], a[5], a[6], a[7])
+    elif op == _NORM:
+        ew.rms_norm(tid, nt, half, scratch, a[2], a[3], a[4], a[5], rows, a[6], a[7])
+    elif op == _ATTENTION:
+        att.attention(counter, half, scratch, a[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9], a[10], a[11],
+                      s[_POS], s[_QS], s[_TABLES], s[_TW], s[_TASKS], s[_NT], s[_PART])  # fmt: skip
+    elif op == _COMBINE:
+        att.combine(counter, half, scratch, a[3], a[4], a[5], a[6], s[_QS], s[_TASKS], s[_NT], s[_PART], s[_POS], a[8])
+    elif op == _ROPE:
+        ew.rope_and_cache(tid, nt, half, scratch, a[2], rows, a[3], a[4], a[5], a[6], a[7], s[_POS], s[_SLOTS],
+                          a[8], a[9], a[10], a[11], a[12], a[13], a[14], a[15])  # fmt: skip
+    elif op == _SILU:
+        ew.silu_mul(tid, nt, half, a[2], rows, a[3], a[4])
+    elif op == _ADD:
+        ew.add(tid, nt, a[2], a[3], rows * a[4])
+    elif op == _EMBED:
+        ew.embed(tid, nt, half, a[2], a[3], s[_IDS], rows, a[4])
+    elif op == _TAKE:
+        ew.take_rows(tid, nt, a[2], s[_INDEX], rows, a[3], a[4])
+    elif op == _STATS:
+        stats(counter, scratch, a[2], rows, a[3], a[4], a[5], a[6])
+
+
+@kernel
+def work(tid, nt, state, seen, limit):  # type: ignore[no-untyped-def]
+    """Thread `tid` of a team: 0 publishes and runs one program; the others run what is published until it stays quiet.
+
+    Returns the number of programs run.
+    """
+    w = carray(void_ptr(state), WORDS, np.int64)
+    ran = 0
+    while True:
+        if tid == 0:
+            code = carray(void_ptr(w[PROGRAM]), w[LENGTH] * ROW, np.int64)
+            for pc in range(w[LENGTH]):
+                code[pc * ROW + COUNTER] = 0
+            publish(state, np.int64(seen + 1))
+        elif not wait_generation(state, np.int64(seen + ran), np.int64(limit if ran == 0 else SPINS_BEFORE_SLEEP)):
+            return ran
+        program, length, base = w[PROGRAM], w[LENGTH], w[BASE]
+        scratch = carray(void_ptr(w[SCRATCH]), nt, np.int64)[tid]
+        step = carray(void_ptr(w[STEP]), _STEP_WORDS, np.int64)
+        for pc in range(length):
+            at = np.int64(program + 8 * ROW * pc)
+            execute(tid, nt, scratch, carray(void_ptr(at), ROW, np.int64), np.int64(at + 8 * COUNTER), step)
+            barrier(state, np.int64((base + pc + 1) * nt))
+        ran += 1
+        if tid == 0:
+            return ran

@@ -1,0 +1,185 @@
+"""Records what a model asks of `Ops` as instructions over buffers that live as long as the executor.
+
+A buffer goes back to the pool when the model drops its last name for it, and a later operation writes over it: the order
+of instructions is the order of the calls, with a barrier after each, so this is as safe as it is in eager code.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from typing import NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from queueproof.contract.errors import UnsupportedModel
+from queueproof.kernels.numba.attention import TILE_ROWS, padded, scratch_f32
+from queueproof.kernels.numba.linear import SCRATCH_F32, PackedMatrix
+from queueproof.kernels.numba.program import ROW, Op, StepWord
+from queueproof.kernels.ops import F32, KVShape, Limits
+
+TOKENS, LOGIT_ROWS = int(StepWord.ROWS), int(StepWord.LOGIT_ROWS)
+
+
+def aligned(n: int, dtype: type[np.generic]) -> NDArray[np.generic]:
+    """n zeros on a 64-byte boundary."""
+    size = np.dtype(dtype).itemsize
+    raw = np.zeros(n * size + 64, np.uint8)
+    start = -raw.ctypes.data % 64
+    return raw[start : start + n * size].view(dtype)
+
+
+def address(a: NDArray[np.generic]) -> int:
+    return int(a.ctypes.data)
+
+
+class Buffer:
+    """A recorded activation: `rows` is TOKENS or LOGIT_ROWS, `width` its f32 per row."""
+
+    __slots__ = ("array", "pool", "rows", "width")
+
+    def __init__(self, array: F32, rows: int, width: int, pool: dict[tuple[int, int], list[F32]]) -> None:
+        self.array, self.rows, self.width, self.pool = array, rows, width, pool
+
+    def __del__(self) -> None:
+        self.pool[self.rows, self.width].append(self.array)
+
+
+class Rope:
+    """cos and sin, f32 [positions, D / 2], contiguous."""
+
+    def __init__(self, cos: F32, sin: F32) -> None:
+        self.cos, self.sin = np.ascontiguousarray(cos, np.float32), np.ascontiguousarray(sin, np.float32)
+
+
+def _bits(x: float) -> int:
+    return int(np.float32(x).view(np.int32))
+
+
+class Recorder:
+    """`Ops` that writes instructions. Owns the KV cache: per layer keys u16 [block, kv_heads, D, page] and values u16 [block, kv_heads, page, Dp]."""
+
+    def __init__(self, limits: Limits, kv: KVShape) -> None:
+        self.limits, self.kv = limits, kv
+        page, dp = limits.block_size, padded(kv.head_dim)
+        per_block = kv.kv_heads * page
+        self.keys = aligned(kv.layers * limits.num_blocks * per_block * kv.head_dim, np.uint16)
+        self.values = aligned(kv.layers * limits.num_blocks * per_block * dp, np.uint16)
+        self._layer_bytes = (2 * limits.num_blocks * per_block * kv.head_dim, 2 * limits.num_blocks * per_block * dp)
+        self._pool: dict[tuple[int, int], list[F32]] = defaultdict(list)
+        self._code: list[list[int]] = []
+        self._kept: list[object] = []
+        self.scratch_f32 = SCRATCH_F32
+
+    # -- recording -----------------------------------------------------------------------------------------------
+
+    def finish(self) -> NDArray[np.int64]:
+        """The instructions recorded since the last call, i64 [n, ROW] on a cache line."""
+        code = aligned(max(1, len(self._code)) * ROW, np.int64).reshape(-1, ROW)
+        for i, words in enumerate(self._code):
+            code[i, : len(words)] = words
+        n, self._code = len(self._code), []
+        return code[:n]  # type: ignore[return-value]
+
+    def _emit(self, op: Op, rows: int, *words: int) -> None:
+        self._code.append([int(op), rows, *words])
+
+    def _new(self, rows: int, width: int) -> Buffer:
+        free = self._pool[rows, width]
+        if free:
+            return Buffer(free.pop(), rows, width, self._pool)
+        n = self.limits.max_tokens if rows == TOKENS else self.limits.max_logit_rows
+        array = aligned(n * width, np.float32).reshape(n, width)
+        self._kept.append(array)
+        return Buffer(array, rows, width, self._pool)  # type: ignore[arg-type]
+
+    def _need(self, n_f32: int) -> None:
+        self.scratch_f32 = max(self.scratch_f32, n_f32)
+
+    def _mismatch(self, what: str, got: int, want: int) -> NoReturn:
+        raise UnsupportedModel(f"{what} has width {got} where {want} is needed: the model's shapes do not fit together")
+
+    # -- Ops ---------------------------------------------------------------------------------------------------------
+
+    def embed(self, table: PackedMatrix) -> Buffer:
+        out = self._new(TOKENS, table.k)
+        self._kept.append(table)
+        self._emit(Op.EMBED, TOKENS, address(table.data), table.k, address(out.array))
+        return out
+
+    def add(self, h: Buffer, delta: Buffer) -> Buffer:
+        if h.width != delta.width:
+            self._mismatch("the residual stream's update", delta.width, h.width)
+        self._emit(Op.ADD, h.rows, address(h.array), address(delta.array), h.width)
+        return h
+
+    def rms_norm(self, h: Buffer, weight: F32, eps: float, delta: Buffer | None = None) -> Buffer:
+        if weight.size != h.width:
+            self._mismatch("a norm's weight", weight.size, h.width)
+        out = self._new(h.rows, h.width)
+        self._kept.append(weight)
+        self._need(h.width + 64)
+        d = 0 if delta is None else address(delta.array)
+        self._emit(
+            Op.RMS_NORM, h.rows, address(h.array), d, address(weight), _bits(eps), h.width, address(out.array)
+        )
+        return out
+
+    def linear(self, x: Buffer, w: PackedMatrix) -> Buffer:
+        if x.width != w.k:
+            self._mismatch("a linear layer's input", x.width, w.k)
+        out = self._new(x.rows, w.n)
+        self._kept.append(w)
+        bias = 0 if w.bias is None else address(w.bias)
+        self._emit(Op.LINEAR, x.rows, address(x.array), w.k, address(w.data), w.n, address(out.array), bias)
+        return out
+
+    def rope_and_cache(
+        self,
+        qkv: Buffer,
+        rope: Rope,
+        layer: int,
+        heads: int,
+        q_norm: F32 | None = None,
+        k_norm: F32 | None = None,
+        eps: float = 0.0,
+    ) -> Buffer:
+        kvh, d = self.kv.kv_heads, self.kv.head_dim
+        if qkv.width != (heads + 2 * kvh) * d:
+            self._mismatch("qkv", qkv.width, (heads + 2 * kvh) * d)
+        out = self._new(qkv.rows, heads * d)
+        self._kept += [rope, q_norm, k_norm]
+        self._need(64 + 2 * d)
+        norms = [0 if n is None else address(n) for n in (q_norm, k_norm)]
+        k, v = self._cache(layer)
+        self._emit(Op.ROPE_AND_CACHE, qkv.rows, address(qkv.array), heads, kvh, d, padded(d), self.limits.block_size,
+                   address(rope.cos), address(rope.sin), *norms, _bits(eps), k, v, address(out.array))  # fmt: skip
+        return out
+
+    def attention(self, q: Buffer, layer: int, heads: int, window: int | None = None) -> Buffer:
+        kvh, d = self.kv.kv_heads, self.kv.head_dim
+        if heads % kvh or heads // kvh > TILE_ROWS:
+            raise UnsupportedModel(f"{heads} query heads on {kvh} key heads; supported: a multiple, at most {TILE_ROWS}")
+        out = self._new(q.rows, heads * d)
+        self._need(scratch_f32(d))
+        k, v = self._cache(layer)
+        words = (address(q.array), address(out.array), heads, kvh, d, self.limits.block_size, window or 0,
+                 _bits(1.0 / math.sqrt(d)), k, v)  # fmt: skip
+        self._emit(Op.ATTENTION, q.rows, *words)
+        self._emit(Op.COMBINE, q.rows, *words)
+        return out
+
+    def silu_mul(self, gate_up: Buffer) -> Buffer:
+        out = self._new(gate_up.rows, gate_up.width // 2)
+        self._emit(Op.SILU_MUL, gate_up.rows, address(gate_up.array), out.width, address(out.array))
+        return out
+
+    def take_logit_rows(self, h: Buffer) -> Buffer:
+        out = self._new(LOGIT_ROWS, h.width)
+        self._emit(Op.TAKE_ROWS, LOGIT_ROWS, address(h.array), h.width, address(out.array))
+        return out
+
+    def _cache(self, layer: int) -> tuple[int, int]:
+        k, v = self._layer_bytes
+        return address(self.keys) + layer * k, address(self.values) + layer * v
