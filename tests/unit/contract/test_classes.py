@@ -18,7 +18,7 @@ def test_each_class_holds_the_axes_of_the_design() -> None:
     assert DeterminismClass.PORTABLE.axes == set(Axis)
 
 
-@pytest.mark.parametrize(("weaker", "stronger"), itertools.combinations(DeterminismClass, 2))
+@pytest.mark.parametrize(("weaker", "stronger"), list(itertools.combinations(DeterminismClass, 2)))
 def test_declaration_order_is_strength(weaker: DeterminismClass, stronger: DeterminismClass) -> None:
     assert weaker.axes < stronger.axes
     assert stronger.satisfies(weaker) and stronger.satisfies(stronger)
