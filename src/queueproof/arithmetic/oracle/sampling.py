@@ -77,13 +77,13 @@ def gumbel(words: U32) -> F32:
 def sample(row: F32, temperature: float, top_k: int, top_p: float, min_p: float, seed: int, position: int) -> int:
     """One token of f32 [V] logits; temperature > 0; top_k 0, top_p 1 and min_p 0 switch a filter off. -1: a NaN.
 
-    seed in [0, 2^64). Ranks are those of `row`.
+    seed in [0, 2^64). Ranks are those of z = row / temperature: values that the division makes equal are tied.
     """
-    if np.isnan(row).any():
-        return -1
     z = row / np.float32(temperature)
+    if np.isnan(z).any():
+        return -1
     e = exp(z - row_max(z))
-    order = ranks(row)
+    order = ranks(z)
     kept = np.ones(row.size, np.bool_)
     if min_p > 0:
         kept &= e >= np.float32(min_p)
