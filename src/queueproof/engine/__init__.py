@@ -1,0 +1,1 @@
+"""Continuous batching over `kernels/ops.py`. `llm.LLM` and `async_engine.AsyncEngine` are the ways in."""

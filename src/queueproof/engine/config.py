@@ -1,0 +1,119 @@
+"""Options of an engine. None of them may change an answer but `arithmetic`; they are checked when it is built."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import psutil
+
+from queueproof.contract.errors import InvalidParameter, UsageError
+from queueproof.engine.protocols import LoadedModel
+from queueproof.engine.sampling_params import MAX_SEED, as_integer
+from queueproof.engine.scheduler.policies import POLICIES
+from queueproof.kernels.ops import Limits
+
+DEFAULT_KV_BYTES = 4 << 30
+_MOST_LOGIT_ROWS = 256
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineConfig:
+    """Raises InvalidParameter for a value out of range, of another type, or an unknown name.
+
+    arithmetic, device: which kernels (`kernels/registry.py`). threads: None takes the cores this process may use.
+    max_model_len: prompt and answer together; None takes what the model was made for.
+    max_num_seqs: sequences in one step. max_num_batched_tokens: tokens in one step; longer prompts are cut in chunks.
+    block_size: keys in a block of the KV cache, a multiple of 16.
+    kv_cache_memory (bytes) or num_blocks: the size of the KV cache. Without either: room for max_num_seqs full
+    sequences, at most 4 GiB and a quarter of the memory that is free.
+    policy: who is admitted next, "fcfs", "random" (with policy_seed) or "longest-first".
+    num_speculative_tokens: most tokens that are guessed from earlier text and verified in one step; 0 switches it off.
+    """
+
+    arithmetic: str = "ieee/1"
+    device: str = "cpu"
+    threads: int | None = None
+    max_model_len: int | None = None
+    max_num_seqs: int = 32
+    max_num_batched_tokens: int = 512
+    block_size: int = 16
+    kv_cache_memory: int | None = None
+    num_blocks: int | None = None
+    enable_prefix_caching: bool = True
+    policy: str = "fcfs"
+    policy_seed: int = 0
+    num_speculative_tokens: int = 0
+
+    def __new__(cls, *args: Any, **options: Any) -> EngineConfig:
+        # Before the generated __init__, whose TypeError would not name what there is.
+        known = [f.name for f in dataclasses.fields(cls)]
+        for name, value in options.items():
+            if name not in known:
+                raise InvalidParameter(name, value, f"there is no such engine option; known are {', '.join(known)}")
+        return object.__new__(cls)
+
+    def __post_init__(self) -> None:
+        for name in ("arithmetic", "device"):
+            if not isinstance(getattr(self, name), str):
+                raise InvalidParameter(name, getattr(self, name), "it must be a string")
+        for name in ("threads", "max_model_len", "kv_cache_memory", "num_blocks"):
+            if getattr(self, name) is not None:
+                self._integer(name, 1, "it must be an integer from 1, or None")
+        for name in ("max_num_seqs", "max_num_batched_tokens", "block_size"):
+            self._integer(name, 1, "it must be an integer from 1")
+        if self.block_size % 16:
+            raise InvalidParameter("block_size", self.block_size, "it must be a multiple of 16")
+        if self.kv_cache_memory is not None and self.num_blocks is not None:
+            raise InvalidParameter("num_blocks", self.num_blocks, "give either num_blocks or kv_cache_memory, not both")
+        if not isinstance(self.enable_prefix_caching, bool):
+            raise InvalidParameter("enable_prefix_caching", self.enable_prefix_caching, "it must be True or False")
+        if self.policy not in POLICIES:
+            raise InvalidParameter("policy", self.policy, f"it must be one of {', '.join(POLICIES)}")
+        self._integer("policy_seed", 0, "it must be an integer from 0 to 2^64 - 1", MAX_SEED)
+        self._integer("num_speculative_tokens", 0, "it must be an integer from 0 to 64", 64)
+
+    def _integer(self, name: str, low: int, allowed: str, high: int | None = None) -> None:
+        object.__setattr__(self, name, as_integer(name, getattr(self, name), allowed, low, high))
+
+
+def thread_count(config: EngineConfig) -> int:
+    """Threads for the kernels: as asked, else the physical cores, at most the CPUs this process may run on."""
+    if config.threads is not None:
+        return config.threads
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(allowed, psutil.cpu_count(logical=False) or allowed)
+
+
+def limits_of(config: EngineConfig, model: LoadedModel) -> Limits:
+    """The sizes of an engine for this model. Raises InvalidParameter, or UsageError for a cache of less than a block."""
+    longest = model.config.max_position
+    max_len = longest if config.max_model_len is None else config.max_model_len
+    if max_len > longest:
+        raise InvalidParameter("max_model_len", max_len, f"the model {model.name} was made for {longest} positions")
+    size = config.block_size
+    blocks_each = -(-max_len // size)
+    block_bytes = model.backend.kv_bytes_per_token(model.forward.kv_shape) * size
+    if config.num_blocks is not None:
+        num_blocks = config.num_blocks
+    elif config.kv_cache_memory is not None:
+        num_blocks = config.kv_cache_memory // block_bytes
+        if num_blocks < 1:
+            raise UsageError(
+                f"kv_cache_memory={config.kv_cache_memory} bytes hold no block of {size} keys, which takes "
+                f"{block_bytes} bytes; give more memory or a smaller block_size"
+            )
+    else:
+        affordable = min(DEFAULT_KV_BYTES, psutil.virtual_memory().available // 4) // block_bytes
+        num_blocks = max(1, min(config.max_num_seqs * blocks_each, affordable))
+    rows = config.max_num_seqs * (1 + config.num_speculative_tokens)
+    return Limits(
+        max_tokens=config.max_num_batched_tokens,
+        max_seqs=config.max_num_seqs,
+        max_logit_rows=min(config.max_num_batched_tokens, rows, _MOST_LOGIT_ROWS),
+        num_blocks=num_blocks,
+        block_size=size,
+        max_model_len=max_len,
+    )

@@ -1,0 +1,71 @@
+"""What the engine needs of a loaded model. `models.loader.LoadedModel` has this shape; tests bring a small fake."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+from queueproof.kernels.ops import Backend, ForwardModel
+
+
+class StreamDecoder(Protocol):
+    """Text of a growing list of token ids. The pieces together are the text of the whole list."""
+
+    def push(self, token_id: int) -> str:
+        """The text that this token completes; empty while a character is not complete."""
+        ...
+
+    def finish(self) -> str:
+        """What is left of an incomplete character, as replacement characters."""
+        ...
+
+
+class Tokenizer(Protocol):
+    def encode(self, text: str) -> list[int]:
+        """Token ids of a plain prompt, with the special tokens that the model expects around one."""
+        ...
+
+    def decode(self, ids: Iterable[int], skip_special_tokens: bool = True) -> str: ...
+
+    def stream(self, skip_special_tokens: bool = True) -> StreamDecoder: ...
+
+    def encode_chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> list[int]:
+        """Token ids of a conversation through the model's chat template. Raises a UsageError if it has none."""
+        ...
+
+
+class ModelConfig(Protocol):
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def max_position(self) -> int:
+        """Positions that the model was made for: prompt and answer together."""
+        ...
+
+    @property
+    def eos_ids(self) -> tuple[int, ...]: ...
+
+
+class LoadedModel(Protocol):
+    """Weights packed for one backend. Any number of engines may share it."""
+
+    @property
+    def config(self) -> ModelConfig: ...
+
+    @property
+    def forward(self) -> ForwardModel: ...
+
+    @property
+    def tokenizer(self) -> Tokenizer: ...
+
+    @property
+    def digest(self) -> str:
+        """Names the weights and how they were read; part of the prefix cache's namespace."""
+        ...
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def backend(self) -> Backend: ...

@@ -1,0 +1,180 @@
+"""A request, and the sequences that answer it: the state that scheduler, runner and sampler share."""
+
+from __future__ import annotations
+
+import time
+from array import array
+from enum import Enum
+
+import numpy as np
+
+from queueproof.contract.errors import NumericalError
+from queueproof.engine.outputs import (
+    CompletionOutput,
+    FinishReason,
+    PositionLogprobs,
+    RequestMetrics,
+    RequestOutput,
+)
+from queueproof.engine.sampling_params import MAX_SEED, SamplingParams
+from queueproof.engine.stops import TextStream
+from queueproof.kernels.ops import I32
+
+
+class Status(Enum):
+    WAITING = "waiting"
+    RUNNING = "running"
+    FINISHED = "finished"
+
+
+class Sequence:
+    """One answer in the making: a row of tokens and how far its keys are in the cache.
+
+    tokens: i32, the first `length` are prompt and answer; guesses of the running step may stand behind them.
+    computed: tokens whose keys are in the cache. length - computed is 1 in decode, more in prefill or recompute.
+    blocks: held blocks of the pool, in order; they cover `computed` and what is scheduled.
+    hashes: chain of whole blocks of accepted tokens, as far as computed. published: blocks offered to the index.
+    scheduled, guesses: tokens of the running step, the last `guesses` of them are guesses; `accepted` were right.
+    drawing: whether the running step may still add tokens.
+    """
+
+    __slots__ = (
+        "accepted",
+        "answer_end",
+        "blocks",
+        "computed",
+        "drawing",
+        "error",
+        "finish_reason",
+        "guesses",
+        "hashes",
+        "index",
+        "length",
+        "logprob_values",
+        "logprobs",
+        "lse_values",
+        "published",
+        "request",
+        "scheduled",
+        "seed",
+        "sent_text",
+        "status",
+        "stop_reason",
+        "stream",
+        "tokens",
+        "was_admitted",
+    )
+
+    def __init__(self, request: Request, index: int, stream: TextStream | None) -> None:
+        prompt = request.prompt_token_ids
+        self.request, self.index = request, index
+        self.seed = (request.seed + index) & MAX_SEED
+        self.answer_end = len(prompt) + request.max_tokens
+        self.tokens: I32 = np.empty(self.answer_end, np.int32)
+        self.tokens[: len(prompt)] = prompt
+        self.length = len(prompt)
+        self.computed = self.scheduled = self.guesses = self.accepted = self.published = 0
+        self.drawing = self.was_admitted = False
+        self.blocks: list[int] = []
+        self.hashes: list[bytes] = []
+        self.status = Status.WAITING
+        self.logprob_values, self.lse_values = array("f"), array("f")
+        self.logprobs: list[PositionLogprobs] | None = None if request.params.logprobs is None else []
+        self.stream = stream
+        self.sent_text = 0
+        self.finish_reason: FinishReason | None = None
+        self.stop_reason: int | str | None = None
+        self.error: NumericalError | None = None
+
+    @property
+    def answer_length(self) -> int:
+        return self.length - self.request.prompt_length
+
+    def append(self, token: int, logprob: float, lse: float) -> None:
+        """One more token of the answer. logprob and lse are exact f32 values. Pre: length < answer_end."""
+        self.tokens[self.length] = token
+        self.length += 1
+        self.logprob_values.append(logprob)
+        self.lse_values.append(lse)
+
+    def finish(self, reason: FinishReason, stop_reason: int | str | None = None) -> None:
+        """Ends the answer, once; a stop string that only the last character completes still counts."""
+        self.status = Status.FINISHED
+        if self.stream is not None:
+            found = self.stream.finish(self.answer_length > self.request.params.min_tokens)
+            if found is not None and reason == "length":
+                reason, stop_reason = "stop", found
+        self.finish_reason, self.stop_reason = reason, stop_reason
+
+    def output(self) -> CompletionOutput:
+        """A snapshot; the next one's delta_text starts where this one's text ended."""
+        text = "" if self.stream is None else self.stream.settled()
+        sent, self.sent_text = self.sent_text, len(text)
+        return CompletionOutput(
+            index=self.index,
+            text=text,
+            delta_text=text[sent:],
+            token_ids=self.tokens[self.request.prompt_length : self.length].tolist(),
+            logprobs=None if self.logprobs is None else list(self.logprobs),
+            logprob_bits=np.array(self.logprob_values, np.float32).view(np.uint32),
+            lse_bits=np.array(self.lse_values, np.float32).view(np.uint32),
+            seed=self.seed,
+            finish_reason=self.finish_reason,
+            stop_reason=self.stop_reason,
+            error=self.error,
+        )
+
+
+class Request:
+    """A checked request. seed and max_tokens are the ones in use, stop_ids those that end an answer."""
+
+    def __init__(
+        self,
+        request_id: str,
+        prompt: str | None,
+        prompt_token_ids: list[int],
+        params: SamplingParams,
+        *,
+        seed: int,
+        max_tokens: int,
+        eos_ids: frozenset[int],
+        cache_root: bytes,
+    ) -> None:
+        self.request_id, self.prompt, self.prompt_token_ids, self.params = request_id, prompt, prompt_token_ids, params
+        self.prompt_length = len(prompt_token_ids)
+        self.seed, self.max_tokens = seed, max_tokens
+        self.eos_ids = frozenset() if params.ignore_eos else eos_ids
+        self.stop_ids = params.stop_ids
+        self.banned_at_first: I32 = np.array(sorted(self.eos_ids | self.stop_ids), np.int32)
+        self.cache_root = cache_root
+        self.sequences: list[Sequence] = []
+        self.prompt_logprobs: list[PositionLogprobs | None] | None = None
+        if params.prompt_logprobs is not None:
+            self.prompt_logprobs = [None]
+        self.num_cached_tokens = 0
+        self.arrival_time = time.monotonic()
+        self.first_token_time: float | None = None
+        self.finish_time: float | None = None
+
+    @property
+    def finished(self) -> bool:
+        return self.finish_time is not None
+
+    @property
+    def needs_prompt_logits(self) -> bool:
+        """True until every prompt token has its log-probabilities; a cached beginning would leave some out."""
+        return self.prompt_logprobs is not None and len(self.prompt_logprobs) < self.prompt_length
+
+    def output(self, arithmetic: str, determinism_class: str) -> RequestOutput:
+        return RequestOutput(
+            request_id=self.request_id,
+            prompt=self.prompt,
+            prompt_token_ids=list(self.prompt_token_ids),
+            prompt_logprobs=None if self.prompt_logprobs is None else list(self.prompt_logprobs),
+            outputs=[sequence.output() for sequence in self.sequences],
+            finished=self.finished,
+            num_cached_tokens=self.num_cached_tokens,
+            arithmetic=arithmetic,
+            determinism_class=determinism_class,
+            metrics=RequestMetrics(self.arrival_time, self.first_token_time, self.finish_time),
+        )
