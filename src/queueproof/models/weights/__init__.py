@@ -1,0 +1,1 @@
+"""Where weights come from: safetensors folders and GGUF files, read in slices through memory maps."""
