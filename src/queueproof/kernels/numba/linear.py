@@ -22,6 +22,7 @@ from queueproof.kernels.ops import Dtype
 ROWS_BLOCK = 4 * MAX_ROWS  # rows whose segment sums wait in a thread's scratch
 ROWS_TASK = 4 * ROWS_BLOCK
 PANELS_TASK = 4
+LOOK_AHEAD = 64 * 1024  # bytes of a panel up to which the next one is asked for while this one is read
 SCRATCH_F32 = SEGMENTS * ROWS_BLOCK * PANEL + PANEL  # per thread
 
 _b1x4, _b1x1 = mk.make(1, 4, "pair_bf16"), mk.make(1, 1, "pair_bf16")
@@ -34,32 +35,32 @@ _WIDE = AVX512  # 32 vector registers: tiles of 8, 10 and 12 rows
 
 
 @inner
-def _tile_bf16(rows, x, ldx, w, out, ldo, k):  # type: ignore[no-untyped-def]
+def _tile_bf16(rows, x, ldx, w, ahead, out, ldo, k):  # type: ignore[no-untyped-def]
     """One segment for `rows` rows; returns how many it took."""
     z = np.int64(0)
     if _WIDE:
         if rows >= 12:
-            _b12(x, ldx, w, z, out, ldo, k, z)
+            _b12(x, ldx, w, ahead, out, ldo, k, z)
             return 12
         if rows >= 10:
-            _b10(x, ldx, w, z, out, ldo, k, z)
+            _b10(x, ldx, w, ahead, out, ldo, k, z)
             return 10
         if rows >= 8:
-            _b8(x, ldx, w, z, out, ldo, k, z)
+            _b8(x, ldx, w, ahead, out, ldo, k, z)
             return 8
     if rows >= 6:
-        _b6(x, ldx, w, z, out, ldo, k, z)
+        _b6(x, ldx, w, ahead, out, ldo, k, z)
         return 6
     if rows == 5:
-        _b5(x, ldx, w, z, out, ldo, k, z)
+        _b5(x, ldx, w, ahead, out, ldo, k, z)
     elif rows == 4:
-        _b4(x, ldx, w, z, out, ldo, k, z)
+        _b4(x, ldx, w, ahead, out, ldo, k, z)
     elif rows == 3:
-        _b3(x, ldx, w, z, out, ldo, k, z)
+        _b3(x, ldx, w, ahead, out, ldo, k, z)
     elif rows == 2:
-        _b2x1(x, ldx, w, z, out, ldo, k, z)
+        _b2x1(x, ldx, w, ahead, out, ldo, k, z)
     else:
-        _b1x1(x, ldx, w, z, out, ldo, k, z)
+        _b1x1(x, ldx, w, ahead, out, ldo, k, z)
     return rows
 
 
@@ -88,15 +89,17 @@ def _segments(half, x, rows, k, w, part):  # type: ignore[no-untyped-def]
     seg = (k + SEGMENTS - 1) // SEGMENTS
     ldx, lds, ldo = np.int64(k), np.int64(rows * PANEL), np.int64(PANEL)
     row_bytes = 2 * PANEL
+    # the same place in the next panel; in a long panel the hardware follows its long segments by itself
+    ahead = np.int64(k * row_bytes if k * row_bytes <= LOOK_AHEAD else 32 * row_bytes)
     s = 0
     if rows <= 2 and k == seg * SEGMENTS:  # several segments at once, for enough independent chains
         group = 4 if (rows == 1) else 2
         while s < SEGMENTS and (half == 0 or rows == 1):
             xs, ws, ps = x + 4 * s * seg, w + s * seg * row_bytes, part + 4 * s * lds
             if rows == 2:
-                _b2x2(xs, ldx, ws, np.int64(0), ps, ldo, np.int64(seg), lds)
+                _b2x2(xs, ldx, ws, ahead, ps, ldo, np.int64(seg), lds)
             elif half == 0:
-                _b1x4(xs, ldx, ws, np.int64(0), ps, ldo, np.int64(seg), lds)
+                _b1x4(xs, ldx, ws, ahead, ps, ldo, np.int64(seg), lds)
             else:
                 _h1x4(xs, ldx, ws, np.int64(PANEL), ps, ldo, np.int64(seg), lds)
             s += group
@@ -115,7 +118,7 @@ def _segments(half, x, rows, k, w, part):  # type: ignore[no-untyped-def]
                 here = (rows - r + tiles - 1) // tiles  # as even as possible: 8 rows are 4 + 4
                 xs, os = np.int64(x + 4 * (r * k + k0)), np.int64(ps + 4 * r * PANEL)
                 if half == 0:
-                    r += _tile_bf16(here, xs, ldx, np.int64(w + k0 * row_bytes), os, ldo, np.int64(n))
+                    r += _tile_bf16(here, xs, ldx, np.int64(w + k0 * row_bytes), ahead, os, ldo, np.int64(n))
                 else:
                     r += _tile_f16(here, xs, ldx, np.int64(w + k0 * row_bytes), os, ldo, np.int64(n))
                 tiles = max(1, tiles - 1)

@@ -21,7 +21,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from queueproof.kernels.numba.ir import F16, F32, I16, I32, I64
+from queueproof.kernels.numba.ir import F16, F32, I8, I16, I32, I64
 
 Layout = Literal["pair_bf16", "plain_bf16", "plain_f16"]
 
@@ -69,8 +69,11 @@ def _weights(b: Any, layout: Layout, vectors: int, base: Any, row: Any, ldw: Any
 def make(rows: int, segments: int, layout: Layout, vectors: int = 2, resume: bool = False) -> Callable[..., Any]:
     """A tile of `rows` x `vectors * LANES` as a numba intrinsic; with `resume` the chains go on from what is in out.
 
-    Arguments, all i64: x address (f32), ldx (f32 between rows of x), w address, ldw (elements between rows of w; unread for
-    pair_bf16), out address (f32), ldo (f32 between rows of out), K (per segment, >= 1), lds (f32 between segments of out).
+    pair_bf16 tiles ask for the memory `ldw` bytes ahead of what they read: few rows are bound by memory, and a panel's
+    segments are too short for the hardware to see the stream.
+
+    Arguments, all i64: x address (f32), ldx (f32 between rows of x), w address, ldw (elements between rows of w; for
+    pair_bf16 bytes of look-ahead), out address (f32), ldo (f32 between rows of out), K (per segment, >= 1), lds (f32 between segments of out).
     Segment s reads x columns and w rows from s * K on and writes at out + s * lds.
     """
 
@@ -82,6 +85,9 @@ def make(rows: int, segments: int, layout: Layout, vectors: int = 2, resume: boo
             xp, ldx, wp, ldw, op, ldo, n, lds = args
             fma = cgutils.get_or_insert_function(
                 b.module, ir.FunctionType(VF, [VF, VF, VF]), f"llvm.fma.v{LANES}f32"
+            )
+            prefetch = cgutils.get_or_insert_function(
+                b.module, ir.FunctionType(ir.VoidType(), [I8.as_pointer(), I32, I32, I32]), "llvm.prefetch.p0"
             )
             x = b.inttoptr(xp, F32.as_pointer())
             out = b.inttoptr(op, F32.as_pointer())
@@ -107,6 +113,9 @@ def make(rows: int, segments: int, layout: Layout, vectors: int = 2, resume: boo
             new = []
             for s in range(segments):
                 ks = b.add(k, start[s])
+                if layout == "pair_bf16":
+                    ahead = b.add(b.add(wp, ldw), b.mul(ks, ir.Constant(I64, 4 * LANES)))
+                    b.call(prefetch, [b.inttoptr(ahead, I8.as_pointer()), *(ir.Constant(I32, c) for c in (0, 3, 1))])
                 columns = _weights(b, layout, vectors, wp, ks, ldw)
                 for r in range(rows):
                     q = _splat(b, b.load(b.gep(xrow[r], [ks])))
