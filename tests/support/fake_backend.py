@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from queueproof.arithmetic.oracle import functions, sampling, sums
 from queueproof.contract.errors import InvalidParameter
 from queueproof.kernels.ops import F32, I32, Dtype, ForwardModel, KVShape, Limits, StepBatch
 
@@ -106,6 +105,7 @@ class FakeExecutor:
         last = self._last[rows]
         logits[np.arange(rows.size), (last * 5 + 3) % self.model.vocab_size] += np.float32(7.5)
         if self.model.nan_token is not None:
+            logits[:, self.model.nan_token] = -30.0  # so that it only comes from a prompt
             logits[last == self.model.nan_token, 1] = np.nan
         return logits
 
@@ -114,22 +114,32 @@ class FakeExecutor:
 
 
 class FakeRows:
-    """The oracle's row operations, with the maximum taken at once."""
+    """Row operations in a few NumPy calls. No arithmetic of the definition: only a function of the row alone."""
 
     def stats(self, logits: F32) -> tuple[I32, F32, F32]:
         best = logits.argmax(axis=1).astype(np.int32)
-        best[np.isnan(logits).any(axis=1)] = -1
         top = logits.max(axis=1)
+        best[np.isnan(top)] = -1
         with np.errstate(all="ignore"):
-            return best, top, functions.log(sums.row_sum(functions.exp(logits - top[:, None])))
+            # cumsum: one ascending chain, whatever the number of rows
+            return best, top, np.log(np.exp(logits - top[:, None]).cumsum(axis=1, dtype=np.float32)[:, -1])
 
     def topk(self, logits: F32, k: int) -> I32:
-        return sampling.topk(logits, k)
+        return np.argsort(-logits, axis=1, kind="stable")[:, :k].astype(np.int32)
 
     def sample(
         self, row: F32, temperature: float, top_k: int, top_p: float, min_p: float, seed: int, position: int
     ) -> int:
-        return sampling.sample(row, temperature, top_k, top_p, min_p, seed, position)
+        """The best of the kept ids after uniform noise from (seed, position, id); every argument matters."""
+        assert temperature > 0 and 0 <= seed < 1 << 64
+        order = np.argsort(-row, kind="stable")
+        kept = order[: max(1, int((top_k or row.size) * top_p))]
+        kept = kept[row[kept] >= row[order[0]] - np.float32(12 * (1 - min_p))]
+        words = _mix(
+            kept.astype(np.uint64) * np.uint64(_BASE) + np.array([seed], np.uint64) + np.uint64(position << 20)
+        )
+        noise = (words >> np.uint64(40)).astype(np.float32) * np.float32(2.0**-20)
+        return int(kept[np.argmax(row[kept] / np.float32(temperature) + noise)])
 
 
 class FakeBackend:

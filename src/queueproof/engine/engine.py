@@ -313,7 +313,7 @@ class Engine:
         return list(news.values())
 
     def _close_if_finished(self, request: Request, now: float) -> None:
-        if all(sequence.status is Status.FINISHED for sequence in request.sequences):
+        if not request.finished and all(s.status is Status.FINISHED for s in request.sequences):
             request.finish_time = now
             del self._requests[request.request_id]
 
