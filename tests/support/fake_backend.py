@@ -220,7 +220,6 @@ class FakeTokenizer:
 @dataclass(frozen=True)
 class FakeConfig:
     vocab_size: int
-    max_position: int
     eos_ids: tuple[int, ...]
 
 
@@ -232,14 +231,14 @@ class FakeLoaded:
     forward: FakeModel
     tokenizer: FakeTokenizer
     backend: FakeBackend
-    digest: str = "fake"
+    max_len: int
     name: str = "fake"
 
 
 def load_fake(
     *,
     vocab_size: int = 64,
-    max_position: int = 512,
+    max_len: int = 512,
     eos_ids: tuple[int, ...] = (0,),
     arithmetic: str = "ieee/1",
     pieces: Mapping[int, bytes] | None = None,
@@ -247,8 +246,9 @@ def load_fake(
 ) -> FakeLoaded:
     """A fake model; `model` goes to FakeModel (nan_token, broken, crash_token)."""
     return FakeLoaded(
-        FakeConfig(vocab_size, max_position, eos_ids),
+        FakeConfig(vocab_size, eos_ids),
         FakeModel(vocab_size=vocab_size, **model),
         FakeTokenizer(vocab_size, eos_ids, pieces),
         FakeBackend(arithmetic),
+        max_len,
     )

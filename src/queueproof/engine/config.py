@@ -89,10 +89,10 @@ def thread_count(config: EngineConfig) -> int:
 
 def limits_of(config: EngineConfig, model: LoadedModel) -> Limits:
     """The sizes of an engine for this model. Raises InvalidParameter, or UsageError for a cache of less than a block."""
-    longest = model.config.max_position
+    longest = model.max_len
     max_len = longest if config.max_model_len is None else config.max_model_len
     if max_len > longest:
-        raise InvalidParameter("max_model_len", max_len, f"the model {model.name} was made for {longest} positions")
+        raise InvalidParameter("max_model_len", max_len, f"the model {model.name} has {longest} positions")
     size = config.block_size
     blocks_each = -(-max_len // size)
     block_bytes = model.backend.kv_bytes_per_token(model.forward.kv_shape) * size

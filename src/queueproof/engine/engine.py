@@ -49,7 +49,8 @@ class Engine:
         self._sampler = Sampler(model.backend.rows(threads), model.tokenizer)
         self._rows = model.backend.rows(threads)
         self._eos_ids = frozenset(model.config.eos_ids)
-        self._namespace = f"{model.digest} {model.forward.dtype} {config.arithmetic}"
+        # The index is this engine's own, so the name will do: a digest of the weights would mean to read them again.
+        self._namespace = f"{model.name} {model.forward.dtype} {config.arithmetic}"
         self._ids = itertools.count()
         self._closed = False
         self.stats = EngineStats()
@@ -194,7 +195,7 @@ class Engine:
         limits = self.limits
         if limits.max_model_len <= self.capacity:
             knob = f"max_model_len={limits.max_model_len}; shorten the prompt, lower max_tokens or raise max_model_len"
-            if self.model.config.max_position <= limits.max_model_len:
+            if self.model.max_len <= limits.max_model_len:
                 knob = f"the model's context of {limits.max_model_len}; shorten the prompt or lower max_tokens"
         else:
             knob = (

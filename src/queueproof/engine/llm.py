@@ -21,14 +21,15 @@ from queueproof.engine.request import Request
 from queueproof.engine.sampling_params import SamplingParams
 from queueproof.engine.stats import EngineStats
 
-ProgressCallback = Callable[[int, int], None]
+ProgressCallback = Callable[[int, int], None]  # finished, of how many
+LoadProgress = Callable[[str, int, int], None]  # what is being done, how far, of how much
 _QUIET_SECONDS = 1.0
 
 
 def open_engine(
     model: str | PathLike[str] | LoadedModel,
     dtype: str = "auto",
-    progress: Callable[[str], None] | None = None,
+    progress: LoadProgress | None = None,
     **options: Any,
 ) -> Engine:
     """An engine for a model given by name, path, or already loaded; options are those of EngineConfig.
@@ -47,8 +48,13 @@ def open_engine(
     from queueproof.models.loader import load_model
 
     backend = backend_of(config.arithmetic, config.device)
-    loaded = load_model(model, backend, dtype=dtype, progress=progress, max_len=config.max_model_len)
-    backend.warm_up(progress)
+    try:
+        loaded = load_model(model, backend, dtype=dtype, progress=progress, max_len=config.max_model_len)
+    except InvalidParameter as error:
+        if error.name != "max_len":
+            raise
+        raise InvalidParameter("max_model_len", error.value, error.allowed) from None  # its name here
+    backend.warm_up(None if progress is None else lambda what: progress(f"compiling {what}", 0, 1))
     return Engine(loaded, config)
 
 
@@ -63,7 +69,7 @@ class LLM:
         model: str | PathLike[str] | LoadedModel,
         *,
         dtype: str = "auto",
-        progress: Callable[[str], None] | None = None,
+        progress: LoadProgress | None = None,
         **options: Any,
     ) -> None:
         self.engine = open_engine(model, dtype, progress, **options)

@@ -23,7 +23,7 @@ Answer = tuple[Any, ...]
 
 
 def fake_model(broken: bool = False) -> FakeLoaded:
-    return load_fake(max_position=MAX_LEN, eos_ids=(0,), nan_token=NAN_TOKEN, broken=broken)
+    return load_fake(max_len=MAX_LEN, eos_ids=(0,), nan_token=NAN_TOKEN, broken=broken)
 
 
 @dataclass(frozen=True)
