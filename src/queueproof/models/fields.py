@@ -85,7 +85,9 @@ class Fields:
         if value is None:
             value = default
         if value is None:
-            raise ModelError(f"{self.source}: the field {name!r} is missing; get the file again from where it came from")
+            raise ModelError(
+                f"{self.source}: the field {name!r} is missing; get the file again from where it came from"
+            )
         return value
 
     def _wrong(self, name: str, value: object, wanted: str) -> ModelError:

@@ -74,7 +74,9 @@ def from_gguf(gguf: GgufFile, dtype: Dtype) -> ModelConfig:
     head_dim = gguf_head_dim(gguf)
     for field in ("attention.value_length", "rope.dimension_count"):
         if f.integer(field, head_dim) != head_dim:
-            raise UnsupportedModel(f"{f.source}: {field} differs from the head size {head_dim}; only equal is supported")
+            raise UnsupportedModel(
+                f"{f.source}: {field} differs from the head size {head_dim}; only equal is supported"
+            )
     theta = _shortest(f.number("rope.freq_base", DEFAULT_THETA))
     family, window = _family_and_window(model.family, f)
     if "token_embd.weight" not in gguf.tensors:

@@ -81,7 +81,9 @@ def stored_tensor(gguf: GgufFile, info: TensorInfo, interleaved: int | None = No
     block, block_bytes = GGML_QUANT_SIZES[GGMLQuantizationType(info.type)]
     k = info.shape[-1]
     if k % block:
-        raise ModelError(f"{gguf.file.path}: rows of {k} values in tensor {info.name!r} are no multiple of {kind}'s {block}")
+        raise ModelError(
+            f"{gguf.file.path}: rows of {k} values in tensor {info.name!r} are no multiple of {kind}'s {block}"
+        )
     row_bytes = k // block * block_bytes
     end = info.start + math.prod(info.shape[:-1]) * row_bytes
     if end > gguf.file.size:
@@ -90,7 +92,9 @@ def stored_tensor(gguf: GgufFile, info: TensorInfo, interleaved: int | None = No
             "delete it and get it again"
         )
     if interleaved is not None and info.shape[0] % interleaved:
-        raise ModelError(f"{gguf.file.path}: {info.shape[0]} rows of {info.name!r} are no multiple of the head size {interleaved}")
+        raise ModelError(
+            f"{gguf.file.path}: {info.shape[0]} rows of {info.name!r} are no multiple of the head size {interleaved}"
+        )
     decode = None if kind in PLAIN else _Dequantise(info.type)
     return StoredTensor(gguf.file, info.start, kind, info.shape, row_bytes, decode, interleaved)
 

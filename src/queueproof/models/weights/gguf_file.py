@@ -102,7 +102,9 @@ class _Cursor:
         try:
             return raw.decode("utf-8")
         except UnicodeDecodeError as e:
-            raise ModelError(f"{self._file.path}: text at byte {self.at - length} is not UTF-8; get the file again") from e
+            raise ModelError(
+                f"{self._file.path}: text at byte {self.at - length} is not UTF-8; get the file again"
+            ) from e
 
     def value(self, kind: int) -> Any:
         if kind in SCALARS:
@@ -110,7 +112,9 @@ class _Cursor:
         if kind == STRING:
             return self.string()
         if kind != ARRAY:
-            raise ModelError(f"{self._file.path}: metadata of unknown type {kind} at byte {self.at}; get the file again")
+            raise ModelError(
+                f"{self._file.path}: metadata of unknown type {kind} at byte {self.at}; get the file again"
+            )
         item, count = self.scalar("I"), self.scalar("Q")
         if item in SCALARS:
             code = f"<{count}{SCALARS[item]}"
@@ -120,7 +124,27 @@ class _Cursor:
             self.at += size
             return values
         self._need(count)  # each item takes a byte at least: a corrupt count ends here, not in a long loop
+        if item == STRING:
+            return self._strings(count)
         return [self.value(item) for _ in range(count)]
+
+    def _strings(self, count: int) -> list[str]:
+        """`string` so many times, without its calls: vocabularies have 100,000 tokens and as many merges."""
+        buffer, at, length_at = self._buffer, self.at, struct.Struct("<Q").unpack_from
+        values = []
+        try:
+            for _ in range(count):
+                end = at + 8 + length_at(buffer, at)[0]
+                if end > len(buffer):
+                    break
+                values.append(str(buffer[at + 8 : end], "utf-8"))
+                at = end
+        except (struct.error, UnicodeDecodeError):
+            pass  # `string` meets the same bytes again below, and says what is wrong
+        self.at = at
+        while len(values) < count:
+            values.append(self.string())
+        return values
 
     def _need(self, size: int) -> None:
         if self.at + size > self._file.size:

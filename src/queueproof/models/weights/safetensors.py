@@ -62,7 +62,9 @@ def weight_files(folder: Path) -> dict[Path, set[str] | None]:
             f"{folder} holds {others[0]}, but neither {SINGLE} nor {INDEX}; "
             "only these and GGUF are read: convert it (transformers' save_pretrained writes safetensors)"
         )
-    raise ModelError(f"{folder} holds no weights: neither {SINGLE} nor {INDEX}; get the model again, with all its files")
+    raise ModelError(
+        f"{folder} holds no weights: neither {SINGLE} nor {INDEX}; get the model again, with all its files"
+    )
 
 
 def read_header(file: MappedFile) -> dict[str, StoredTensor]:
@@ -80,7 +82,9 @@ def read_header(file: MappedFile) -> dict[str, StoredTensor]:
                 "use the 16-bit checkpoint"
             )
         if end - begin != math.prod(shape) * ITEM_BYTES[kind] or begin < 0:
-            raise ModelError(f"{file.path}: tensor {name!r} of shape {shape} does not fill its {end - begin} bytes; {AGAIN}")
+            raise ModelError(
+                f"{file.path}: tensor {name!r} of shape {shape} does not fill its {end - begin} bytes; {AGAIN}"
+            )
         end_of_data = max(end_of_data, start + end)
         row_bytes = (shape[-1] if shape else 1) * ITEM_BYTES[kind]
         tensors[name] = StoredTensor(file, start + begin, kind, shape, row_bytes)

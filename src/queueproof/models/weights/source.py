@@ -24,7 +24,7 @@ DtypeChoice = Literal["auto", "bfloat16", "float16"]
 U8 = NDArray[np.uint8]
 A = TypeVar("A", U16, F32)
 
-SLICE_VALUES = 1 << 20  # values of a matrix in one slice: 4 MiB while they are f32
+SLICE_VALUES = 1 << 18  # values of a matrix in one slice: 1 MiB while they are f32, which stays in the cache
 
 
 class WeightSource(Protocol):
