@@ -1,0 +1,89 @@
+"""The arithmetic `vendor`: whatever NumPy and its BLAS give. See kernels/ops.py for the protocols."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import numpy as np
+
+from queueproof.arithmetic.bits import widen
+from queueproof.contract.errors import EngineError
+from queueproof.kernels.ops import F32, I32, U16, Dtype, ForwardModel, KVShape, Limits, StepBatch
+from queueproof.kernels.vendor.ops import Matrix, Rope, VendorOps
+from queueproof.kernels.vendor.rows import VendorRows
+
+
+class VendorPacker:
+    """Weights as f32: NumPy's BLAS has no 16-bit products. They take twice the memory of the 16-bit model."""
+
+    def __init__(self, dtype: Dtype) -> None:
+        self._dtype = dtype
+
+    def matrix(self, n: int, k: int, row_slices: Iterable[U16], bias: F32 | None = None) -> Matrix:
+        columns = np.empty((k, n), np.float32)
+        row = 0
+        for rows in row_slices:
+            columns[:, row : row + len(rows)] = widen(rows, self._dtype).T
+            row += len(rows)
+        if row != n:
+            raise ValueError(f"the slices have {row} rows, the matrix {n}")
+        return Matrix(columns, None if bias is None else bias.astype(np.float32))
+
+    def vector(self, values: F32) -> F32:
+        return values.astype(np.float32)
+
+    def rope(self, cos: F32, sin: F32) -> Rope:
+        return Rope(cos, sin)
+
+
+class VendorExecutor:
+    def __init__(self, model: ForwardModel, limits: Limits) -> None:
+        self.limits = limits
+        self._model = model
+        self._ops: VendorOps | None = VendorOps(model, limits)
+        self._hidden: F32 | None = None
+
+    def _open(self) -> VendorOps:
+        if self._ops is None:
+            raise EngineError("this executor is closed; make a new one")
+        return self._ops
+
+    @np.errstate(all="ignore")
+    def forward(self, batch: StepBatch) -> None:
+        ops = self._open()
+        ops.begin(batch)
+        self._hidden = self._model.trunk(ops)
+
+    @np.errstate(all="ignore")
+    def logits(self, rows: I32) -> F32:
+        ops = self._open()
+        if self._hidden is None:
+            raise EngineError("logits were asked for before the first forward pass")
+        ops.ask_for(rows)
+        return self._model.head(ops, self._hidden)
+
+    def close(self) -> None:
+        self._ops = self._hidden = None
+
+
+class VendorBackend:
+    """NumPy's BLAS on the CPU. The BLAS has one pool of threads for the whole process, sized by its own settings
+    (OPENBLAS_NUM_THREADS and the like), so `threads` arguments have no effect here."""
+
+    arithmetic = "vendor"
+    device = "cpu"
+
+    def packer(self, dtype: Dtype) -> VendorPacker:
+        return VendorPacker(dtype)
+
+    def rows(self, threads: int) -> VendorRows:
+        return VendorRows()
+
+    def kv_bytes_per_token(self, shape: KVShape) -> int:
+        return 2 * shape.layers * shape.kv_heads * shape.head_dim * np.dtype(np.float32).itemsize
+
+    def executor(self, model: ForwardModel, limits: Limits, threads: int) -> VendorExecutor:
+        return VendorExecutor(model, limits)
+
+    def warm_up(self, progress: Callable[[str], None] | None = None) -> None:
+        """Nothing to compile."""
