@@ -1,0 +1,91 @@
+"""Engine options, and the sizes that follow from them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from queueproof.contract.errors import InvalidParameter, UnsupportedArithmetic, UsageError
+from queueproof.engine.config import EngineConfig, limits_of, thread_count
+from queueproof.engine.engine import Engine
+from queueproof.engine.llm import LLM
+from tests.support.fake_backend import load_fake
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("arithmetic", [1, None]),
+        ("device", [0]),
+        ("threads", [0, -1, True, 1.5, "2"]),
+        ("max_model_len", [0, -5, True, 2.0]),
+        ("max_num_seqs", [0, -1, None, True]),
+        ("max_num_batched_tokens", [0, None, 1.0]),
+        ("block_size", [0, 8, 17, 24, None]),
+        ("kv_cache_memory", [0, -1, 1e9]),
+        ("num_blocks", [0, -1, True]),
+        ("enable_prefix_caching", [1, None]),
+        ("policy", ["lifo", None, 3]),
+        ("policy_seed", [-1, 1 << 64, None]),
+        ("num_speculative_tokens", [-1, 65, True]),
+    ],
+)
+def test_values_are_checked(name: str, values: list[Any]) -> None:
+    for value in values:
+        with pytest.raises(InvalidParameter, match=f"{name}="):
+            EngineConfig(**{name: value})
+
+
+def test_an_unknown_option_is_an_error_that_names_the_known_ones() -> None:
+    with pytest.raises(InvalidParameter, match="gpu_memory_utilization=0.9.*known are arithmetic, device.*"):
+        LLM(load_fake(), gpu_memory_utilization=0.9)
+
+
+def test_one_way_to_say_the_size_of_the_cache() -> None:
+    with pytest.raises(InvalidParameter, match="not both"):
+        EngineConfig(num_blocks=4, kv_cache_memory=1 << 20)
+
+
+def test_the_cache_in_bytes() -> None:
+    model = load_fake()
+    per_block = model.backend.kv_bytes_per_token(model.forward.kv_shape) * 32
+    limits = limits_of(EngineConfig(kv_cache_memory=per_block * 5 + 1, block_size=32), model)
+    assert limits.num_blocks == 5
+    with pytest.raises(UsageError, match="hold no block of 32 keys"):
+        limits_of(EngineConfig(kv_cache_memory=per_block - 1, block_size=32), model)
+
+
+def test_without_a_size_the_cache_holds_all_sequences_in_full() -> None:
+    limits = limits_of(EngineConfig(max_num_seqs=3, max_model_len=100), load_fake())
+    assert limits.num_blocks == 3 * 7 and limits.max_model_len == 100 and limits.max_blocks_per_seq == 7
+
+
+def test_the_context_is_that_of_the_model() -> None:
+    assert limits_of(EngineConfig(), load_fake(max_len=300)).max_model_len == 300
+    with pytest.raises(InvalidParameter, match="max_model_len=301.*has 300 positions"):
+        Engine(load_fake(max_len=300), EngineConfig(max_model_len=301))
+
+
+def test_threads() -> None:
+    assert thread_count(EngineConfig(threads=3)) == 3
+    assert thread_count(EngineConfig()) >= 1
+
+
+def test_weights_belong_to_one_arithmetic() -> None:
+    with pytest.raises(InvalidParameter, match="arithmetic='ieee/1 on cpu'.*packed for vendor on cpu"):
+        Engine(load_fake(arithmetic="vendor"), EngineConfig())
+    with LLM(load_fake(arithmetic="vendor")) as llm:  # a loaded model brings its own
+        assert llm.engine.determinism_class == "best-effort"
+    with LLM(load_fake()) as llm:
+        assert llm.engine.determinism_class == "portable"
+
+
+def test_an_arithmetic_without_a_backend() -> None:
+    with pytest.raises(UnsupportedArithmetic, match="ieee/9"):
+        LLM("model", arithmetic="ieee/9")
+
+
+def test_the_type_of_a_loaded_model_is_settled() -> None:
+    with pytest.raises(InvalidParameter, match="dtype='float16'.*loaded already"):
+        LLM(load_fake(), dtype="float16")
