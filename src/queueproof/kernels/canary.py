@@ -1,0 +1,192 @@
+"""The canary: do the kernels on this machine, in this process, give the recorded bits of their arithmetic?
+
+A fixed small model with fixed weights is run whole, in chunks, in a batch, and token by token, over a context that crosses
+blocks and a split. All must agree, and the SHA-256 over logits, log-sum-exps and sampled tokens must be the recorded one.
+Half of the head's rows are subnormal, so a process whose threads flush subnormals to zero (a library built with
+-ffast-math can switch that on) is found out as well.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from queueproof.arithmetic.bits import round16_bits
+from queueproof.arithmetic.diff import same_bits
+from queueproof.arithmetic.rope import rope_table
+from queueproof.contract.errors import CanaryError
+from queueproof.kernels.ops import Act, Backend, Dtype, Executor, KVShape, Limits, Ops, Packer, StepBatch
+
+# Of the oracle, which tests/golden computes again. A new value here is a new version of the arithmetic.
+EXPECTED = {
+    "ieee/1": "f561e3ee6ab4e204009e094a9c6f9dd92e9b325dae8624f36f0a73cf15289381",
+}
+
+VOCAB, HIDDEN, INTERMEDIATE, HEADS, KV_HEADS, HEAD_DIM, LAYERS = 131, 72, 100, 4, 2, 24, 2
+LENGTH, PAGE, WINDOW = 600, 16, 90
+ROWS_KEPT = (0, 1, 15, 16, 63, 64, 65, 127, 511, 512, 513, 599)
+
+
+@dataclass(frozen=True, slots=True)
+class CanaryResult:
+    """`expected` is None for an arithmetic that promises nothing; then `ok` is False and no class is backed."""
+
+    arithmetic: str
+    ok: bool
+    digest: str
+    expected: str | None
+    detail: str
+
+
+def _numbers(name: str, shape: tuple[int, ...], scale: float) -> NDArray[np.float32]:
+    """f32 in (-scale, scale) from a 64-bit mixing function (splitmix64), the same with any NumPy."""
+    seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little")
+    x = np.arange(int(np.prod(shape)), dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(seed)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    x ^= x >> np.uint64(31)
+    unit = (x >> np.uint64(40)).astype(np.float64) / 2.0**23 - 1.0
+    return (unit * scale).astype(np.float32).reshape(shape)
+
+
+class CanaryModel:
+    """Every operation of the door: biases, q/k norms, a sliding window in one of two layers, an untied head."""
+
+    def __init__(self, packer: Packer, dtype: Dtype) -> None:
+        self.dtype: Dtype = dtype
+        self.vocab_size = VOCAB
+        self.kv_shape = KVShape(LAYERS, KV_HEADS, HEAD_DIM)
+
+        def matrix(name: str, n: int, k: int, bias: bool = False, tail: float = 1.0) -> Any:
+            w = _numbers(name, (n, k), 1.7 * k**-0.5)
+            w[n // 2 :] *= np.float32(tail)
+            return packer.matrix(n, k, [round16_bits(w, dtype)], _numbers(name + ".bias", (n,), 0.5) if bias else None)
+
+        def norm(name: str, n: int) -> Any:
+            return packer.vector(1 + _numbers(name, (n,), 0.2))
+
+        self._embed = matrix("embed", VOCAB, HIDDEN)
+        self._layers = [
+            (
+                norm(f"{i}.norm1", HIDDEN),
+                matrix(f"{i}.qkv", (HEADS + 2 * KV_HEADS) * HEAD_DIM, HIDDEN, bias=True),
+                norm(f"{i}.q", HEAD_DIM),
+                norm(f"{i}.k", HEAD_DIM),
+                matrix(f"{i}.out", HIDDEN, HEADS * HEAD_DIM),
+                norm(f"{i}.norm2", HIDDEN),
+                matrix(f"{i}.gate_up", 2 * INTERMEDIATE, HIDDEN),
+                matrix(f"{i}.down", HIDDEN, INTERMEDIATE),
+            )
+            for i in range(LAYERS)
+        ]
+        self._norm = norm("norm", HIDDEN)
+        subnormal = 2.0**-128 if dtype == "bfloat16" else 2.0**-16
+        self._head = matrix("head", VOCAB, HIDDEN, tail=subnormal)
+        self._rope = packer.rope(*rope_table(HEAD_DIM, 10000.0, LENGTH, None))
+
+    def trunk(self, ops: Ops) -> Act:
+        h, delta = ops.embed(self._embed), None
+        for i, (norm1, qkv, q_norm, k_norm, out, norm2, gate_up, down) in enumerate(self._layers):
+            x = ops.rms_norm(h, norm1, 1e-5, delta)
+            q = ops.rope_and_cache(ops.linear(x, qkv), self._rope, i, HEADS, q_norm, k_norm, 1e-6)
+            delta = ops.linear(ops.attention(q, i, HEADS, WINDOW if i else None), out)
+            x = ops.rms_norm(h, norm2, 1e-5, delta)
+            delta = ops.linear(ops.silu_mul(ops.linear(x, gate_up)), down)
+        return ops.add(h, delta)
+
+    def head(self, ops: Ops, h: Act) -> Act:
+        return ops.linear(ops.rms_norm(ops.take_logit_rows(h), self._norm, 1e-5), self._head)
+
+
+def _token_ids() -> NDArray[np.int32]:
+    return (np.abs(_numbers("tokens", (LENGTH,), 1.0)) * VOCAB).astype(np.int32) % VOCAB
+
+
+def _step(pieces: list[tuple[int, int, int]]) -> StepBatch:
+    """Pieces (sequence, first, last + 1); sequence s owns pool blocks s, s + 3, s + 6, …"""
+    ids, width = _token_ids(), -(-LENGTH // PAGE)
+    tables = np.array([[s + 3 * j for j in range(width)] for s, _, _ in pieces], np.int32)
+    positions = np.concatenate([np.arange(a, b, dtype=np.int32) for _, a, b in pieces])
+    slots = [tables[i, np.arange(a, b) // PAGE].astype(np.int64) * PAGE + np.arange(a, b) % PAGE for i, (_, a, b) in enumerate(pieces)]  # fmt: skip
+    starts = np.cumsum([0] + [b - a for _, a, b in pieces]).astype(np.int32)
+    return StepBatch(ids[positions], positions, np.concatenate(slots), starts, tables)
+
+
+def _run(executor: Executor, steps: list[list[tuple[int, int, int]]], sequence: int) -> NDArray[np.float32]:
+    """Logits of ROWS_KEPT of one sequence."""
+    kept: dict[int, NDArray[np.float32]] = {}
+    for pieces in steps:
+        executor.forward(_step(pieces))
+        start = 0
+        for s, a, b in pieces:
+            wanted = [p for p in ROWS_KEPT if s == sequence and a <= p < b]
+            if wanted:
+                rows = np.array([start + p - a for p in wanted], np.int32)
+                kept.update(zip(wanted, executor.logits(rows).copy(), strict=True))
+            start += b - a
+    return np.stack([kept[p] for p in ROWS_KEPT])
+
+
+SCHEDULES: dict[str, tuple[list[list[tuple[int, int, int]]], int]] = {
+    "whole": ([[(0, 0, LENGTH)]], 0),
+    "in chunks, beside others": (
+        [[(1, 0, 40), (0, 0, 7)], [(0, 7, 130), (2, 0, 65), (1, 40, 41)], [(1, 41, 42), (0, 130, 511)], [(0, 511, LENGTH)]],
+        0,
+    ),
+    "token by token at the end": ([[(1, 0, 505)]] + [[(1, p, p + 1)] for p in range(505, LENGTH)], 1),
+}
+
+
+def digest(backend: Backend, threads: int = 1) -> tuple[str, str]:
+    """(SHA-256 over everything, "" or the schedule that disagreed with the whole prefill)."""
+    h, rows = hashlib.sha256(), backend.rows(threads)
+    for dtype in ("bfloat16", "float16"):
+        model = CanaryModel(backend.packer(dtype), dtype)
+        executor = backend.executor(model, Limits(640, 3, len(ROWS_KEPT), 120, PAGE, LENGTH), threads)
+        reference = None
+        for name, (steps, sequence) in SCHEDULES.items():
+            logits = _run(executor, steps, sequence)
+            if reference is None:
+                reference = logits
+            elif not same_bits(reference, logits):
+                return "", name
+        executor.close()
+        assert reference is not None
+        ids, top, logz = rows.stats(reference)
+        drawn = [rows.sample(r, 0.8, 40, 0.95, 0.0, 7, i) for i, r in enumerate(reference)]
+        for part in (reference, ids, top, logz, np.array(drawn, np.int32)):
+            h.update(np.ascontiguousarray(part).tobytes())
+    return h.hexdigest(), ""
+
+
+@cache
+def check(arithmetic: str, device: str = "cpu") -> CanaryResult:
+    """Runs the canary once per process. Compiles kernels on a machine's first use."""
+    from queueproof.kernels.registry import backend
+
+    expected = EXPECTED.get(arithmetic)
+    if expected is None:
+        return CanaryResult(arithmetic, False, "", None, "promises no bits, so there is nothing to compare")
+    got, disagreed = digest(backend(arithmetic, device))
+    if disagreed:
+        detail = f"the same prompt gave other bits when computed {disagreed}"
+    elif got != expected:
+        detail = "kernels agree with each other but not with the recorded bits of this arithmetic"
+    else:
+        detail = f"{len(SCHEDULES)} schedules x 2 weight types agree with the recorded bits"
+    return CanaryResult(arithmetic, got == expected, got, expected, detail)
+
+
+def require(arithmetic: str, device: str = "cpu") -> None:
+    """Raises CanaryError where a declared arithmetic does not hold here; an undeclared one passes."""
+    result = check(arithmetic, device)
+    if result.expected is not None and not result.ok:
+        raise CanaryError(
+            f"{arithmetic} on {device} cannot be offered: {result.detail} (digest {result.digest or 'none'}, "
+            f"recorded {result.expected}). Run `queueproof doctor`; delete the kernel cache it names; if it stays, report it"
+        )
