@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+__version__ = "0.1.0"
+
 if TYPE_CHECKING:
     from queueproof.contract.classes import DeterminismClass
     from queueproof.contract.errors import QueueproofError

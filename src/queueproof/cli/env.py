@@ -1,0 +1,53 @@
+"""The environment variables that Queueproof reads. No other module of the package reads one.
+
+| variable | meaning |
+|---|---|
+| QUEUEPROOF_MODEL | the model that commands use when none is given |
+| QUEUEPROOF_CACHE | the folder in which fetched models are kept |
+| QUEUEPROOF_THREADS | threads for the kernels |
+| QUEUEPROOF_TRACEBACK | 1: internal errors show their traceback |
+| HF_TOKEN | for gated models of the Hugging Face Hub |
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from queueproof.contract.errors import InvalidParameter
+
+DEFAULT_MODEL = "smollm2-135m"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the environment says. Empty variables count as unset."""
+
+    model: str = DEFAULT_MODEL
+    cache: Path | None = None
+    threads: int | None = None
+    hf_token: str | None = None
+    traceback: bool = False
+
+
+def settings(environment: Mapping[str, str] | None = None) -> Settings:
+    """Reads the environment. Raises InvalidParameter for a value that cannot be used."""
+    env = os.environ if environment is None else environment
+    cache = env.get("QUEUEPROOF_CACHE")
+    return Settings(
+        model=env.get("QUEUEPROOF_MODEL") or DEFAULT_MODEL,
+        cache=Path(cache).expanduser() if cache else None,
+        threads=_threads(env.get("QUEUEPROOF_THREADS")),
+        hf_token=env.get("HF_TOKEN") or None,
+        traceback=env.get("QUEUEPROOF_TRACEBACK", "") not in ("", "0"),
+    )
+
+
+def _threads(text: str | None) -> int | None:
+    if not text:
+        return None
+    if not (text.isascii() and text.isdigit()) or int(text) < 1:
+        raise InvalidParameter("QUEUEPROOF_THREADS", text, "it must be an integer from 1")
+    return int(text)

@@ -1,0 +1,53 @@
+"""The command `queueproof`."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from queueproof import __version__
+from queueproof.cli import bench, demo, doctor, generate, model
+from queueproof.cli.exits import ExitCode, out
+
+app = typer.Typer(
+    name="queueproof",
+    help="LLM inference whose answer depends on the request alone, and the proof of it.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command("demo")(demo.command)
+app.command("generate")(generate.command)
+app.command("doctor")(doctor.command)
+app.command("bench")(bench.command)
+app.add_typer(model.app, name="model")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        out().print(f"queueproof {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """LLM inference whose answer depends on the request alone, and the proof of it."""
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    try:
+        app()
+    except KeyboardInterrupt:  # before or after a command: while modules load, or while output is flushed
+        sys.stderr.write("interrupted\n")
+        raise SystemExit(ExitCode.INTERRUPTED) from None
+
+
+if __name__ == "__main__":
+    main()
