@@ -26,9 +26,9 @@ class Logprob:
 PositionLogprobs = dict[int, Logprob]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class CompletionOutput:
-    """One answer, so far or finished.
+    """One answer, so far or finished. Two of them are compared field by field: `==` is identity.
 
     text: of token_ids, without a stop string or stop token unless asked for; while unfinished, only what no stop
     string can take back. delta_text: what `text` gained since the last output of a stream.
@@ -69,9 +69,9 @@ class RequestMetrics:
     finish_time: float | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class RequestOutput:
-    """All answers to one prompt. prompt_logprobs: one entry for each prompt token, the first None.
+    """All answers to one prompt; `==` is identity. prompt_logprobs: one entry for each prompt token, the first None.
 
     num_cached_tokens: prompt tokens whose keys came from the prefix cache.
     arithmetic, determinism_class: how it was computed and what that promises (contract/classes.py).
