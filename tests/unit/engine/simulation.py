@@ -85,10 +85,12 @@ def draw_jobs(rng: random.Random, count: int) -> list[Job]:
         tail = [rng.randrange(NAN_TOKEN) for _ in range(rng.choice([1, 1, 2, 16, 30]))]
         if rng.random() < 0.03:
             tail[-1] = NAN_TOKEN
+        # Two beginnings with the same blocks after the first: only a chain of hashes tells them apart.
+        first = [(common[0] + rng.randrange(2)) % NAN_TOKEN, *common[1:]]
         params = draw_params(rng)
         abort_after = rng.randrange(12) if rng.random() < 0.1 else None
         salt = rng.choice([None] * 6 + ["pepper"])
-        jobs.append(Job((*common[:shared], *tail), params, rng.randrange(rng.choice([1, 20])), abort_after, salt))
+        jobs.append(Job((*first[:shared], *tail), params, rng.randrange(rng.choice([1, 20])), abort_after, salt))
     return jobs
 
 
