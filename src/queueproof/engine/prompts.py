@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NotRequired, TypedDict
 
+import numpy as np
+
 from queueproof.contract.errors import InvalidParameter
 from queueproof.engine.protocols import Tokenizer
 from queueproof.engine.sampling_params import as_integer
@@ -42,14 +44,14 @@ def read_prompt(prompt: object, tokenizer: Tokenizer, vocab_size: int) -> ReadPr
         if not ids:
             raise InvalidParameter("prompt", prompt, "it must not be empty")
         return ReadPrompt(prompt, ids)
-    if isinstance(prompt, Sequence) or hasattr(prompt, "__array__"):
+    if isinstance(prompt, Sequence | np.ndarray):
         return ReadPrompt(None, _checked_ids(prompt, vocab_size))
     raise InvalidParameter("prompt", prompt, "it must be a string, token ids, or a dict with one of them")
 
 
 def is_one_prompt(prompts: object) -> bool:
     """Whether this is a prompt, and not a list of prompts."""
-    if isinstance(prompts, str | Mapping):
+    if isinstance(prompts, str | Mapping | np.ndarray):
         return True
     return isinstance(prompts, Sequence) and bool(prompts) and hasattr(prompts[0], "__index__")
 

@@ -152,10 +152,10 @@ class SamplingParams:
             return ()
         if not isinstance(stop, Iterable) or isinstance(stop, bytes):
             raise InvalidParameter("stop", stop, allowed)
-        strings = tuple(dict.fromkeys(stop))
+        strings = list(stop)
         if not all(isinstance(s, str) and s for s in strings):
             raise InvalidParameter("stop", self.stop, allowed)
-        return strings
+        return tuple(dict.fromkeys(strings))
 
     def _checked_ids(self) -> tuple[int, ...]:
         ids = self.stop_token_ids
@@ -169,10 +169,11 @@ class SamplingParams:
 
 def as_integer(name: str, value: object, allowed: str, low: int, high: int | None = None) -> int:
     """An int in [low, high] from an int or NumPy integer; a bool is neither. Raises InvalidParameter."""
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise InvalidParameter(name, value, allowed)
-    number = operator.index(value)
-    if number < low or (high is not None and number > high):
+    try:
+        number = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise InvalidParameter(name, value, allowed) from None
+    if isinstance(value, bool) or number < low or (high is not None and number > high):
         raise InvalidParameter(name, value, allowed)
     return number
 

@@ -72,7 +72,7 @@ def test_an_answer_is_what_the_definition_says(temperature: float) -> None:
 
 @pytest.mark.parametrize(
     "prompt",
-    ["", [], {"prompt": ""}, {"prompt_token_ids": []}, None, 5, [1, -1], [1, 64], [True], [1.0], {"text": "x"}, {},
+    ["", [], {"prompt": ""}, {"prompt_token_ids": []}, None, 5, [1, -1], [1, 64], [True], [1.0], np.ones((2, 2), np.int32), np.ones(2), {"text": "x"}, {},
      {"prompt": "a", "prompt_token_ids": [1]}, {"prompt": [1]}, {"prompt_token_ids": "abc"}, {"prompt": "a", "x": 1},
      {"prompt": "a", "cache_salt": 3}],
 )  # fmt: skip

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from typing import Any
 
+import numpy as np
 import pytest
 
 import queueproof
@@ -33,7 +34,7 @@ def test_outputs_are_in_the_order_of_the_prompts() -> None:
 
 def test_one_prompt_needs_no_list() -> None:
     model = llm()
-    for prompt in ("abc", [1, 2, 3], {"prompt": "abc"}):
+    for prompt in ("abc", [1, 2, 3], np.array([1, 2, 3]), {"prompt": "abc"}):
         assert len(model.generate(prompt, GREEDY)) == 1
     assert model.generate([], GREEDY) == []
     assert len(model.generate("abc")[0].outputs[0].token_ids) <= 16

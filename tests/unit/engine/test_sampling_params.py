@@ -14,7 +14,7 @@ from queueproof.contract.errors import InvalidParameter
 from queueproof.engine.sampling_params import SamplingParams
 
 NOT_NUMBERS = [math.nan, math.inf, -math.inf, True, "1", None, [1.0], 10**400]
-NOT_INTEGERS = [True, False, 1.0, "1", math.nan, [1], -1]
+NOT_INTEGERS = [True, False, np.True_, np.array([1, 2]), 1.0, "1", math.nan, [1], -1]
 
 
 @pytest.mark.parametrize("value", [*NOT_NUMBERS, -0.1, 1e-6, 1e6])
@@ -59,7 +59,7 @@ def test_switches(name: str, value: Any) -> None:
         SamplingParams(**{name: value})
 
 
-@pytest.mark.parametrize("value", ["", ["a", ""], [1], b"a", 3, ["a", None]])
+@pytest.mark.parametrize("value", ["", ["a", ""], [1], b"a", 3, ["a", None], [["a"]]])
 def test_stop(value: Any) -> None:
     with pytest.raises(InvalidParameter, match="stop="):
         SamplingParams(stop=value)
