@@ -270,11 +270,12 @@ def llama3_factors(dim: int, theta: float) -> F32:
 
 def logits(forward: Any, backend: Backend | Any, ids: list[int], threads: int = 1) -> F32:
     """f32 [len(ids), V]: the logits of every position, in one prefill."""
-    block = 16
+    block, rows = 16, 256
     blocks = list(range(-(-len(ids) // block)))
-    room = limits(len(ids), 1, len(blocks), block, len(blocks) * block)
+    room = limits(len(ids), 1, len(blocks), block, len(blocks) * block, max_logit_rows=rows)
     executor = backend.executor(forward, room, threads)
     executor.forward(step([(Sequence(ids, blocks), len(ids))], block))
-    out: F32 = executor.logits(np.arange(len(ids), dtype=np.int32)).copy()
+    parts = np.split(np.arange(len(ids), dtype=np.int32), range(rows, len(ids), rows))
+    out = np.concatenate([executor.logits(part).copy() for part in parts])
     executor.close()
     return out
