@@ -26,7 +26,7 @@ REQUESTS = 24
 def command(
     model: ModelOption = None,
     requests: Annotated[int, typer.Option(min=2, max=REQUESTS, help="How many of the 24 prompts to use.")] = REQUESTS,
-    max_tokens: Annotated[int, typer.Option(min=1, max=512, help="Tokens of each answer, at most.")] = 32,
+    max_tokens: Annotated[int, typer.Option(min=1, max=512, help="Tokens of each answer, at most.")] = 24,
     threads: ThreadsOption = None,
     as_json: JsonOption = False,
 ) -> ExitCode:

@@ -46,7 +46,7 @@ class Screen:
         self.doing = f"{arithmetic}, {row}"
 
     def alone(self, arithmetic: str, reference: Reference) -> None:
-        self._cells[arithmetic, ALONE] = Text("the reference"), f"{reference.tokens} tokens"
+        self._cells[arithmetic, ALONE] = Text("reference"), str(reference.tokens)
 
     def finished(self, arithmetic: str, result: RunResult) -> None:
         self._cells[arithmetic, result.plan.axis.value] = _verdict(result, self._requests), str(result.witness)
@@ -58,18 +58,18 @@ class Screen:
 
     def table(self) -> Table:
         """Draws the present state."""
-        table = Table(title="Answers that changed against the same request alone", title_justify="left")
-        table.add_column("axis", style="bold")
-        table.add_column("what varies")
+        table = Table(title="Answers that are not those of the same request alone (in text)", title_justify="left")
+        table.add_column("axis", style="bold", no_wrap=True)
+        table.add_column("all at once, and", overflow="fold")
         for arithmetic in self._arithmetics:
-            table.add_column(arithmetic, justify="right")
-            table.add_column("witness", justify="right", style="dim")
-        rows = [(ALONE, "one request at a time"), *((p.axis.value, f"{p.what} ({p.witness_of})") for p in self._plans)]
-        for row, what in rows:
-            cells: list[RenderableType] = []
-            for arithmetic in self._arithmetics:
-                cells += self._cells.get((arithmetic, row), (Text("·", "dim"), ""))
-            table.add_row(row, what, *cells)
+            table.add_column(arithmetic, justify="right", no_wrap=True)
+        table.add_column("witness: it moved", style="dim", overflow="fold")
+        rows = [(ALONE, "one request at a time", "answer tokens")]
+        rows += [(plan.axis.value, plan.what, plan.witness_of) for plan in self._plans]
+        for row, what, witness_of in rows:
+            cells = [self._cells.get((a, row), (Text("·", "dim"), "")) for a in self._arithmetics]
+            counts = " / ".join(count for _, count in cells if count)
+            table.add_row(row, what, *(text for text, _ in cells), f"{counts} {witness_of}" if counts else "")
         return table
 
     def __rich__(self) -> RenderableType:
@@ -93,10 +93,10 @@ def live(screen: Screen, console: Console) -> Iterator[None]:
 
 def _verdict(result: RunResult, requests: int) -> Text:
     if result.witness == 0:
-        return Text("did not move", "yellow")
+        return Text("not moved", "yellow")
     if not result.changes:
         return Text(f"0 of {requests}", "green")
-    return Text(f"{len(result.changes)} of {requests}, {result.tokens_changed} in text", "red")
+    return Text(f"{len(result.changes)} of {requests} ({result.tokens_changed})", "red")
 
 
 def report(console: Console, screen: Screen, results: Sequence[ArithmeticResult], decode: Decode) -> None:
@@ -154,6 +154,7 @@ def _show_example(
 
     console.print(
         f"{result.arithmetic}: request {change.request} got another token at position {first} "
-        f"({run.plan.axis.value}: {run.plan.what})"
+        f"({run.plan.axis.value}: {run.plan.what})",
+        markup=False,
     )
     console.print(Columns([panel("alone", alone.token_ids), panel(run.plan.axis.value, change.answer.token_ids)]))

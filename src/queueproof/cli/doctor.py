@@ -39,7 +39,8 @@ def command(as_json: JsonOption = False) -> ExitCode:
         canaries.append(check(arithmetic))
     report = {
         "machine": machine(),
-        "versions": {"queueproof": __version__, "python": platform.python_version()} | {name: version(name) for name in PACKAGES},
+        "versions": {"queueproof": __version__, "python": platform.python_version()}
+        | {name: version(name) for name in PACKAGES},
         "folders": folders(),
         "canaries": [_canary(result) for result in canaries],
         "classes": classes(canaries),

@@ -48,8 +48,6 @@ def shown(console: Console) -> Iterator[Report]:
 
 
 def load(model: str, arithmetic: str, report: Report, dtype: str = "auto", max_len: int | None = None) -> LoadedModel:
-    """Loads a model by name, path or Hugging Face id for an arithmetic and warms its kernels up."""
-    backend = backend_of(arithmetic)
-    loaded = load_model(model, backend, dtype=dtype, progress=report, max_len=max_len, cache_dir=settings().cache)
-    backend.warm_up(report)
-    return loaded
+    """Loads a model by name, path or Hugging Face id for an arithmetic; compiles its kernels where needed."""
+    cache = settings().cache
+    return load_model(model, backend_of(arithmetic), dtype=dtype, progress=report, max_len=max_len, cache_dir=cache)

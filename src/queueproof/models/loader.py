@@ -9,6 +9,7 @@ from os import PathLike, fspath
 from pathlib import Path
 
 from queueproof.contract.errors import InvalidParameter, ModelError
+from queueproof.kernels import canary
 from queueproof.kernels.ops import Backend, ForwardModel
 from queueproof.models import gguf_config, hf_config
 from queueproof.models.assemble import Progress, assemble
@@ -82,7 +83,9 @@ def load_model(
 
     dtype: "auto", "bfloat16" or "float16" (weights/source.py). progress: called with (what, done, of how much).
     max_len: positions that will be used; default and upper bound is the model's own max_position.
-    Raises InvalidParameter, UnsupportedModel, ModelError and DownloadError.
+    Compiles the kernels if this machine has not yet, and runs the canary of the backend's arithmetic before any weight is
+    packed: kernels that do not keep it load nothing.
+    Raises InvalidParameter, UnsupportedModel, ModelError, DownloadError and CanaryError.
     """
     choice = _dtype_choice(dtype)
     path = resolve(ref, progress=progress, cache_dir=cache_dir)
@@ -93,6 +96,8 @@ def load_model(
             "max_len", max_len, f"1 to {config.max_position} positions are, as the model was made for"
         )
     check_tensors(config, parts.weights, str(path))
+    backend.warm_up(None if progress is None else lambda what: progress(what, 0, 0))
+    canary.require(backend.arithmetic, backend.device)
     packer = backend.packer(config.dtype)
     forward = assemble(config, parts.weights, packer, max_len or config.max_position, progress)
     template = None

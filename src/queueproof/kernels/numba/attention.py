@@ -39,13 +39,13 @@ def padded(head_dim: int) -> int:
 
 
 def scratch_f32(head_dim: int) -> int:
-    """f32 of scratch per thread: q, scores, m, l, alpha, acc, block sums, and the running m, l, acc over splits."""
+    """f32 of scratch per thread: q, scores, m, den, alpha, acc, block sums, and the running m, den, acc over splits."""
     dp = padded(head_dim)
     return TILE_ROWS * (head_dim + KEY_BLOCK + 5 + 3 * dp)
 
 
 @inner
-def _scores(half, rows, x, d, w, ldw, out):  # type: ignore[no-untyped-def]
+def _scores(half, rows, x, d, w, ldw, out):
     """out[rows, 16 of KEY_BLOCK] = chain over d, tiles of at most 6 rows."""
     r, z, ldo, tiles = 0, np.int64(0), np.int64(KEY_BLOCK), (rows + 5) // 6
     while r < rows:
@@ -82,7 +82,7 @@ def _scores(half, rows, x, d, w, ldw, out):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _values(half, rows, p, n_keys, v, dp, out):  # type: ignore[no-untyped-def]
+def _values(half, rows, p, n_keys, v, dp, out):
     """out[rows, dp] goes on with the chain over n_keys consecutive keys of one pool block."""
     z = np.int64(0)
     for c in range(0, dp, COLUMNS):
@@ -122,8 +122,8 @@ def _values(half, rows, p, n_keys, v, dp, out):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _softmax_row(half, s, lo, hi, scale, m, l, alpha, r, t):  # type: ignore[no-untyped-def]
-    """Scores of one row's block to weights in place; updates m[r] and l[r], leaves the factor for acc in alpha[r]."""
+def _softmax_row(half, s, lo, hi, scale, m, den, alpha, r, t):
+    """Scores of one row's block to weights in place; updates m[r] and den[r], leaves the factor for acc in alpha[r]."""
     top = m[r]
     for j in range(lo, hi):
         s[j] = s[j] * scale
@@ -142,14 +142,14 @@ def _softmax_row(half, s, lo, hi, scale, m, l, alpha, r, t):  # type: ignore[no-
         s[j] = ZERO
     for j in range(KEY_BLOCK // 2):
         t[j] = s[j] + s[j + KEY_BLOCK // 2]
-    l[r] = l[r] * a + halve(t, KEY_BLOCK // 2)
+    den[r] = den[r] * a + halve(t, KEY_BLOCK // 2)
     alpha[r] = a
     m[r] = top
 
 
 @inner
-def _block(half, r0, rows, lo, hi, key0, q, d, s, m, l, alpha, acc, bo, dp, scale, k_head, v_head, head_step_k, head_step_v,
-           page, table):  # type: ignore[no-untyped-def]  # fmt: skip
+def _block(half, r0, rows, lo, hi, key0, q, d, s, m, den, alpha, acc, bo, dp, scale, k_head, v_head, head_step_k, head_step_v,
+           page, table):  # fmt: skip
     """Keys [key0 + lo, key0 + hi) of one block for rows [r0, r0 + rows), all of which may see exactly these keys.
 
     k_head, v_head: address of this head in pool block 0; head_step_*: bytes from one pool block to the next.
@@ -162,7 +162,7 @@ def _block(half, r0, rows, lo, hi, key0, q, d, s, m, l, alpha, acc, bo, dp, scal
                 np.int64(s0 + 4 * g))  # fmt: skip
     tree = f32_at(bo, KEY_BLOCK)  # bo is not in use yet
     for r in range(r0, r0 + rows):
-        _softmax_row(half, f32_at(s + 4 * r * KEY_BLOCK, KEY_BLOCK), lo, hi, scale, m, l, alpha, r, tree)
+        _softmax_row(half, f32_at(s + 4 * r * KEY_BLOCK, KEY_BLOCK), lo, hi, scale, m, den, alpha, r, tree)
     sums = f32_at(bo0, rows * dp)
     for j in range(rows * dp):
         sums[j] = ZERO
@@ -180,7 +180,7 @@ def _block(half, r0, rows, lo, hi, key0, q, d, s, m, l, alpha, acc, bo, dp, scal
 
 
 @inner
-def _merge(m_a, l_a, acc_a, m_b, l_b, acc_b, r, dp):  # type: ignore[no-untyped-def]
+def _merge(m_a, l_a, acc_a, m_b, l_b, acc_b, r, dp):
     """Row r of state b into state a (a is the earlier one)."""
     top = m_b[r] if m_b[r] > m_a[r] else m_a[r]
     fa, fb = exp(m_a[r] - top), exp(m_b[r] - top)
@@ -191,14 +191,14 @@ def _merge(m_a, l_a, acc_a, m_b, l_b, acc_b, r, dp):  # type: ignore[no-untyped-
 
 
 @inner
-def _finish(half, l, acc, r, dp, out, d):  # type: ignore[no-untyped-def]
+def _finish(half, den, acc, r, dp, out, d):
     for j in range(d):
-        out[j] = round16(acc[r * dp + j] / l[r] + ZERO, half)
+        out[j] = round16(acc[r * dp + j] / den[r] + ZERO, half)
 
 
 @inner
 def attention(counter, half, scratch, q, out, heads, kv_heads, d, page, window, scale_bits, k_cache, v_cache,
-              positions, query_start, tables, table_width, tasks, n_tasks, partial):  # type: ignore[no-untyped-def]  # fmt: skip
+              positions, query_start, tables, table_width, tasks, n_tasks, partial):  # fmt: skip
     """Runs tasks until the counter passes n_tasks * kv_heads; window 0 for none.
 
     q, out: f32 [T, heads * d]. partial: per slot and key head TILE_ROWS * (2 + dp) f32 for the states of split tasks.
@@ -215,7 +215,7 @@ def attention(counter, half, scratch, q, out, heads, kv_heads, d, page, window, 
     accs = ms + 4 * TILE_ROWS * 5
     bo = accs + 4 * TILE_ROWS * dp
     run_accs = bo + 4 * TILE_ROWS * dp
-    m, l, alpha = f32_at(ms, TILE_ROWS), f32_at(ms + 4 * TILE_ROWS, TILE_ROWS), f32_at(ms + 8 * TILE_ROWS, TILE_ROWS)
+    m, den, alpha = f32_at(ms, TILE_ROWS), f32_at(ms + 4 * TILE_ROWS, TILE_ROWS), f32_at(ms + 8 * TILE_ROWS, TILE_ROWS)
     run_m, run_l = f32_at(ms + 12 * TILE_ROWS, TILE_ROWS), f32_at(ms + 16 * TILE_ROWS, TILE_ROWS)
     acc, run_acc = f32_at(accs, TILE_ROWS * dp), f32_at(run_accs, TILE_ROWS * dp)
     while True:
@@ -242,13 +242,13 @@ def attention(counter, half, scratch, q, out, heads, kv_heads, d, page, window, 
         started = np.zeros(TILE_ROWS, np.bool_)
         for split in range(split0, split1):
             for r in range(rows):
-                m[r], l[r] = NEG_INF, ZERO
+                m[r], den[r] = NEG_INF, ZERO
             for j in range(rows * dp):
                 acc[j] = ZERO
             for key0 in range(split * KEY_SPLIT, min((split + 1) * KEY_SPLIT, pos0 + n_q), KEY_BLOCK):
                 newest_first = 0 if window == 0 else max(0, pos0 + n_q - window)
                 if key0 + KEY_BLOCK <= pos0 + 1 and key0 >= newest_first:  # every query sees the whole block
-                    _block(half, 0, rows, 0, KEY_BLOCK, key0, qs, d, s, m, l, alpha, accs, bo, dp, scale, k_head, v_head,
+                    _block(half, 0, rows, 0, KEY_BLOCK, key0, qs, d, s, m, den, alpha, accs, bo, dp, scale, k_head, v_head,
                            head_step_k, head_step_v, page, table)  # fmt: skip
                 else:
                     for i in range(n_q):
@@ -256,7 +256,7 @@ def attention(counter, half, scratch, q, out, heads, kv_heads, d, page, window, 
                         lo = 0 if window == 0 else max(0, p - window + 1 - key0)
                         hi = min(KEY_BLOCK, p + 1 - key0)
                         if lo < hi:
-                            _block(half, i * group, group, lo, hi, key0, qs, d, s, m, l, alpha, accs, bo, dp, scale,
+                            _block(half, i * group, group, lo, hi, key0, qs, d, s, m, den, alpha, accs, bo, dp, scale,
                                    k_head, v_head, head_step_k, head_step_v, page, table)  # fmt: skip
             for r in range(rows):
                 p = pos0 + r // group
@@ -264,10 +264,10 @@ def attention(counter, half, scratch, q, out, heads, kv_heads, d, page, window, 
                 if p < split * KEY_SPLIT or lowest >= (split + 1) * KEY_SPLIT:
                     continue  # this split holds no allowed key
                 if started[r]:
-                    _merge(run_m, run_l, run_acc, m, l, acc, r, dp)
+                    _merge(run_m, run_l, run_acc, m, den, acc, r, dp)
                 else:
                     started[r] = True
-                    run_m[r], run_l[r] = m[r], l[r]
+                    run_m[r], run_l[r] = m[r], den[r]
                     for j in range(r * dp, (r + 1) * dp):
                         run_acc[j] = acc[j]
         if slot < 0:
@@ -286,7 +286,7 @@ def attention(counter, half, scratch, q, out, heads, kv_heads, d, page, window, 
 
 @inner
 def combine(counter, half, scratch, out, heads, kv_heads, d, query_start, tasks, n_tasks, partial, positions,
-            window):  # type: ignore[no-untyped-def]  # fmt: skip
+            window):  # fmt: skip
     """Merges the states of split tasks: a task with split0 == its sequence's first split leads the slots that follow it."""
     group, dp = heads // kv_heads, (d + COLUMNS - 1) // COLUMNS * COLUMNS
     task = carray(void_ptr(tasks), n_tasks * TASK_FIELDS, np.int32)
@@ -308,7 +308,7 @@ def combine(counter, half, scratch, out, heads, kv_heads, d, query_start, tasks,
             p = pos0 + r // group
             lowest = 0 if window == 0 else max(0, p - window + 1)
             started = False
-            m, l, acc = f32_at(scratch, TILE_ROWS), f32_at(scratch + 4 * TILE_ROWS, TILE_ROWS), f32_at(scratch + 8 * TILE_ROWS, TILE_ROWS * dp)
+            m, den, acc = f32_at(scratch, TILE_ROWS), f32_at(scratch + 4 * TILE_ROWS, TILE_ROWS), f32_at(scratch + 8 * TILE_ROWS, TILE_ROWS * dp)
             for i in range(followers + 1):
                 split = split0 + i
                 if p < split * KEY_SPLIT or lowest >= (split + 1) * KEY_SPLIT:
@@ -317,11 +317,11 @@ def combine(counter, half, scratch, out, heads, kv_heads, d, query_start, tasks,
                 pm, pl = f32_at(state, TILE_ROWS), f32_at(state + 4 * TILE_ROWS, TILE_ROWS)
                 pa = f32_at(state + 8 * TILE_ROWS, TILE_ROWS * dp)
                 if started:
-                    _merge(m, l, acc, pm, pl, pa, r, dp)
+                    _merge(m, den, acc, pm, pl, pa, r, dp)
                 else:
                     started = True
-                    m[r], l[r] = pm[r], pl[r]
+                    m[r], den[r] = pm[r], pl[r]
                     for j in range(r * dp, (r + 1) * dp):
                         acc[j] = pa[j]
             o = ((first_token + r // group) * heads + kh * group + r % group) * d
-            _finish(half, l, acc, r, dp, f32_at(out + 4 * o, d), d)
+            _finish(half, den, acc, r, dp, f32_at(out + 4 * o, d), d)

@@ -11,6 +11,7 @@ from queueproof.arithmetic.ieee1 import KEY_SPLIT
 from queueproof.contract.errors import InvalidParameter
 from queueproof.kernels.numba import rows as row_kernels
 from queueproof.kernels.numba.attention import TASK_FIELDS, TILE_ROWS, padded
+from queueproof.kernels.numba.jit import CACHE_DIR
 from queueproof.kernels.numba.linear import PackedMatrix, pack
 from queueproof.kernels.numba.program import Op, StepWord
 from queueproof.kernels.numba.recorder import Recorder, Rope, address, aligned
@@ -53,7 +54,7 @@ class NumbaRows:
         return arg, top, logz
 
     def topk(self, logits: F32, k: int) -> I32:
-        return row_kernels.topk(np.ascontiguousarray(logits, np.float32), k)  # type: ignore[no-any-return]
+        return row_kernels.topk(np.ascontiguousarray(logits, np.float32), k)
 
     def sample(
         self, row: F32, temperature: float, top_k: int, top_p: float, min_p: float, seed: int, position: int
@@ -145,7 +146,7 @@ class NumbaExecutor:
         self._step[StepWord.LOGIT_ROWS] = rows.size
         self._step[StepWord.ROW_INDEX] = address(index)
         self._team.run(address(self._head), len(self._head), address(self._step))
-        return self._logits.array[: rows.size]  # type: ignore[no-any-return]
+        return self._logits.array[: rows.size]
 
     def close(self) -> None:
         """Nothing to stop: the team belongs to the process, buffers go with the last reference."""
@@ -169,7 +170,7 @@ class NumbaBackend:
 
     def warm_up(self, progress: Callable[[str], None] | None = None) -> None:
         if progress:
-            progress("kernels")
+            progress("compiling kernels (up to a minute, once on this machine)" if not CACHE_DIR.exists() else "loading kernels")
         rows = self.rows(1)
         logits = np.zeros((1, 64), np.float32)
         rows.stats(logits)

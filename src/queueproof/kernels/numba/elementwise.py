@@ -18,22 +18,22 @@ ZERO = np.float32(0)
 
 
 @inner
-def f32_at(address, n):  # type: ignore[no-untyped-def]
+def f32_at(address, n):
     return carray(void_ptr(np.int64(address)), n, np.float32)
 
 
 @inner
-def round16(x, half):  # type: ignore[no-untyped-def]
+def round16(x, half):
     return bf16(x) if half == 0 else f16(x)
 
 
 @inner
-def round16_bits(x, half):  # type: ignore[no-untyped-def]
+def round16_bits(x, half):
     return np.uint16(bf16_bits(x) if half == 0 else f16_bits(x))
 
 
 @inner
-def row_sum(v, n, lanes):  # type: ignore[no-untyped-def]
+def row_sum(v, n, lanes):
     """The row sum of v[0:n] (docs/arithmetic.md section 2); destroys v. lanes: f32 [ROW_LANES] scratch."""
     while True:
         blocks = (n + ROW_BLOCK - 1) // ROW_BLOCK
@@ -55,7 +55,7 @@ def row_sum(v, n, lanes):  # type: ignore[no-untyped-def]
 
 
 @inner
-def embed(tid, nt, half, table, k, ids, rows, out):  # type: ignore[no-untyped-def]
+def embed(tid, nt, half, table, k, ids, rows, out):
     """out[i, :] = table[ids[i], :], read from the packed panels of `linear`."""
     tokens = carray(void_ptr(ids), rows, np.int32)
     for i in range(tid * rows // nt, (tid + 1) * rows // nt):
@@ -72,7 +72,7 @@ def embed(tid, nt, half, table, k, ids, rows, out):  # type: ignore[no-untyped-d
 
 
 @inner
-def add(tid, nt, h, delta, n):  # type: ignore[no-untyped-def]
+def add(tid, nt, h, delta, n):
     lo, hi = tid * n // nt, (tid + 1) * n // nt
     a, b = f32_at(h + 4 * lo, hi - lo), f32_at(delta + 4 * lo, hi - lo)
     for i in range(hi - lo):
@@ -80,7 +80,7 @@ def add(tid, nt, h, delta, n):  # type: ignore[no-untyped-def]
 
 
 @inner
-def norm_factor(x, n, eps, work, lanes):  # type: ignore[no-untyped-def]
+def norm_factor(x, n, eps, work, lanes):
     """rsqrt(row_sum(x * x) / n + eps)."""
     for j in range(n):
         work[j] = x[j] * x[j]
@@ -88,7 +88,7 @@ def norm_factor(x, n, eps, work, lanes):  # type: ignore[no-untyped-def]
 
 
 @inner
-def rms_norm(tid, nt, half, scratch, h, delta, weight, eps_bits, rows, n, out):  # type: ignore[no-untyped-def]
+def rms_norm(tid, nt, half, scratch, h, delta, weight, eps_bits, rows, n, out):
     """h += delta where delta is not 0; out = round16((h * r) * weight). scratch: n + ROW_LANES f32."""
     eps = float_of(np.int32(eps_bits))
     w, lanes, work = f32_at(weight, n), f32_at(scratch, ROW_LANES), f32_at(scratch + 4 * ROW_LANES, n)
@@ -108,7 +108,7 @@ def rms_norm(tid, nt, half, scratch, h, delta, weight, eps_bits, rows, n, out): 
 
 
 @inner
-def silu_mul(tid, nt, half, gate_up, rows, n, out):  # type: ignore[no-untyped-def]
+def silu_mul(tid, nt, half, gate_up, rows, n, out):
     """out [rows, n] = round16(silu(g) * u) with gate_up [rows, 2n]; split over columns too, for few rows."""
     for i in range(rows):
         lo, hi = tid * n // nt, (tid + 1) * n // nt
@@ -124,7 +124,7 @@ def silu_mul(tid, nt, half, gate_up, rows, n, out):  # type: ignore[no-untyped-d
 
 
 @inner
-def _head(x, d, half, cos, sin, norm, eps, work, lanes, y):  # type: ignore[no-untyped-def]
+def _head(x, d, half, cos, sin, norm, eps, work, lanes, y):
     """One head: norm where `norm` is not 0, then the rotation of halves (i, i + d/2), rounded, into y."""
     half_d = d // 2
     if norm != 0:
@@ -143,7 +143,7 @@ def _head(x, d, half, cos, sin, norm, eps, work, lanes, y):  # type: ignore[no-u
 
 @inner
 def rope_and_cache(tid, nt, half, scratch, qkv, rows, heads, kv_heads, d, dp, page, positions, slots,
-                   cos, sin, q_norm, k_norm, eps_bits, k_cache, v_cache, q_out):  # type: ignore[no-untyped-def]  # fmt: skip
+                   cos, sin, q_norm, k_norm, eps_bits, k_cache, v_cache, q_out):  # fmt: skip
     """q_out [rows, heads * d]; keys to k_cache u16 [block, kv_heads, d, page], values to v_cache [block, kv_heads, page, dp].
 
     scratch: ROW_LANES + 2 d f32. Columns d to dp of v_cache stay what they were (zero).
@@ -174,7 +174,7 @@ def rope_and_cache(tid, nt, half, scratch, qkv, rows, heads, kv_heads, d, dp, pa
 
 
 @inner
-def take_rows(tid, nt, h, index, rows, n, out):  # type: ignore[no-untyped-def]
+def take_rows(tid, nt, h, index, rows, n, out):
     picked = carray(void_ptr(index), rows, np.int32)
     for i in range(tid * rows // nt, (tid + 1) * rows // nt):
         x, y = f32_at(h + 4 * picked[i] * n, n), f32_at(out + 4 * i * n, n)

@@ -35,7 +35,7 @@ _WIDE = AVX512  # 32 vector registers: tiles of 8, 10 and 12 rows
 
 
 @inner
-def _tile_bf16(rows, x, ldx, w, ahead, out, ldo, k):  # type: ignore[no-untyped-def]
+def _tile_bf16(rows, x, ldx, w, ahead, out, ldo, k):
     """One segment for `rows` rows; returns how many it took."""
     z = np.int64(0)
     if _WIDE:
@@ -65,7 +65,7 @@ def _tile_bf16(rows, x, ldx, w, ahead, out, ldo, k):  # type: ignore[no-untyped-
 
 
 @inner
-def _tile_f16(rows, x, ldx, w, out, ldo, k):  # type: ignore[no-untyped-def]
+def _tile_f16(rows, x, ldx, w, out, ldo, k):
     z, ldw = np.int64(0), np.int64(PANEL)
     if rows >= 6:
         _h6(x, ldx, w, ldw, out, ldo, k, z)
@@ -84,7 +84,7 @@ def _tile_f16(rows, x, ldx, w, out, ldo, k):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _segments(half, x, rows, k, w, part):  # type: ignore[no-untyped-def]
+def _segments(half, x, rows, k, w, part):
     """All 8 segment sums of `rows` <= ROWS_BLOCK rows of x and one panel, into part [8, rows, PANEL]."""
     seg = (k + SEGMENTS - 1) // SEGMENTS
     ldx, lds, ldo = np.int64(k), np.int64(rows * PANEL), np.int64(PANEL)
@@ -126,7 +126,7 @@ def _segments(half, x, rows, k, w, part):  # type: ignore[no-untyped-def]
 
 
 @inner
-def linear(counter, scratch, half, x, m, k, w, n, out, bias):  # type: ignore[no-untyped-def]
+def linear(counter, scratch, half, x, m, k, w, n, out, bias):
     """out[m, n] = x[m, k] · w[n, k]ᵀ (+ bias); all addresses; takes tasks from the atomic counter until none is left.
 
     half: 0 for bf16 weights, 1 for f16. x, out, bias: f32, row-major; bias 0 for none. scratch: SCRATCH_F32 f32.

@@ -25,7 +25,7 @@ INF_BITS, NAN_BF16, NAN_F16 = i32(0x7F800000), i32(A.NAN_BF16), i32(A.NAN_F16)
 
 
 @inner
-def exp(x):  # type: ignore[no-untyped-def]
+def exp(x):
     """docs/arithmetic.md section 3: two scalings by powers of two, so that subnormal results round once."""
     x = EXP_MIN if x < EXP_MIN else x
     x = EXP_MAX if x > EXP_MAX else x
@@ -41,7 +41,7 @@ def exp(x):  # type: ignore[no-untyped-def]
 
 
 @inner
-def log(x):  # type: ignore[no-untyped-def]
+def log(x):
     small = x < SMALLEST
     v = x * SHIFT_UP if small else x
     i = bits_of(v) + LOG_BIAS
@@ -60,12 +60,12 @@ def log(x):  # type: ignore[no-untyped-def]
 
 
 @inner
-def silu(x):  # type: ignore[no-untyped-def]
+def silu(x):
     return x / (ONE + exp(-x))
 
 
 @inner
-def bf16_bits(x):  # type: ignore[no-untyped-def]
+def bf16_bits(x):
     """round16 to bfloat16; the bits in the low half of an i32."""
     u = bits_of(x)
     rounded = ((u + ROUND_HALF + ((u >> I16) & I1)) >> I16) & i32(0xFFFF)
@@ -73,7 +73,7 @@ def bf16_bits(x):  # type: ignore[no-untyped-def]
 
 
 @inner
-def bf16(x):  # type: ignore[no-untyped-def]
+def bf16(x):
     """round16 to bfloat16, as f32."""
     u = bits_of(x)
     rounded = (u + ROUND_HALF + ((u >> I16) & I1)) & HIGH_HALF
@@ -81,19 +81,19 @@ def bf16(x):  # type: ignore[no-untyped-def]
 
 
 @inner
-def f16_bits(x):  # type: ignore[no-untyped-def]
+def f16_bits(x):
     """round16 to binary16; the bits in the low half of an i32."""
     return NAN_F16 if (bits_of(x) & ABS) > INF_BITS else f16_bits_of(x)
 
 
 @inner
-def f16(x):  # type: ignore[no-untyped-def]
+def f16(x):
     """round16 to binary16, as f32."""
     return f16_to_f32(np.uint16(f16_bits(x)))
 
 
 @inner
-def halve(t, n):  # type: ignore[no-untyped-def]
+def halve(t, n):
     """The halving tree over t[0:n], n a power of two; destroys t."""
     while n > 1:
         n //= 2

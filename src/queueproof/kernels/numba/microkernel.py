@@ -110,7 +110,7 @@ def make(rows: int, segments: int, layout: Layout, vectors: int = 2, resume: boo
             acc = [b.phi(VF) for _ in range(segments * rows * vectors)]
             for a, first in zip(acc, initial, strict=True):
                 a.add_incoming(first, entry)
-            new = []
+            new: list[Any] = []
             for s in range(segments):
                 ks = b.add(k, start[s])
                 if layout == "pair_bf16":

@@ -75,7 +75,7 @@ _STEP_WORDS = int(StepWord.COUNT)
 
 
 @inner
-def execute(tid, nt, scratch, a, counter, s):  # type: ignore[no-untyped-def]
+def execute(tid, nt, scratch, a, counter, s):
     """One instruction: a = its words, counter = address of its task counter, s = the step's words."""
     op, half = a[0], s[_HALF]
     rows = s[a[1]]  # of the tokens or of the logits rows
@@ -104,7 +104,7 @@ def execute(tid, nt, scratch, a, counter, s):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def work(tid, nt, state, seen, limit):  # type: ignore[no-untyped-def]
+def work(tid, nt, state, seen, limit):
     """Thread `tid` of a team: 0 publishes and runs one program; the others run what is published until it stays quiet.
 
     Returns the number of programs run.

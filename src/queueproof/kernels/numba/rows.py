@@ -18,7 +18,7 @@ SHORT_LIST = 256  # ranks found by selection before a full sort is worth it
 
 
 @inner
-def top(x, n, lanes):  # type: ignore[no-untyped-def]
+def top(x, n, lanes):
     """(index of rank 0, or -1 where x holds a NaN). The first of equal values wins."""
     for lane in range(ROW_LANES):
         lanes[lane] = NEG_INF
@@ -48,7 +48,7 @@ def top(x, n, lanes):  # type: ignore[no-untyped-def]
 
 
 @inner
-def stats(counter, scratch, logits, rows, n, arg, maximum, logz):  # type: ignore[no-untyped-def]
+def stats(counter, scratch, logits, rows, n, arg, maximum, logz):
     """Per row: argmax (-1: NaN), max, log(row_sum(exp(x - max))). scratch: ROW_LANES + n f32."""
     a, m, z = carray(void_ptr(arg), rows, np.int32), f32_at(maximum, rows), f32_at(logz, rows)
     lanes, work = f32_at(scratch, ROW_LANES), f32_at(scratch + 4 * ROW_LANES, n)
@@ -67,7 +67,7 @@ def stats(counter, scratch, logits, rows, n, arg, maximum, logz):  # type: ignor
 
 
 @inner
-def _ranks(x, n, k, ids):  # type: ignore[no-untyped-def]
+def _ranks(x, n, k, ids):
     """ids[0:k] = the first k ranks (larger value, then smaller id) by insertion into a short sorted list."""
     count = 0
     for i in range(n):
@@ -84,7 +84,7 @@ def _ranks(x, n, k, ids):  # type: ignore[no-untyped-def]
 
 
 @inner
-def ranks(x, n, k):  # type: ignore[no-untyped-def]
+def ranks(x, n, k):
     """i32 [k]: ids of the first k ranks of x[0:n], which holds no NaN."""
     ids = np.empty(k, np.int32)
     if k <= SHORT_LIST:
@@ -97,7 +97,7 @@ def ranks(x, n, k):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def topk(logits, k):  # type: ignore[no-untyped-def]
+def topk(logits, k):
     """i32 [R, k]; a NaN counts as −∞ here (such a row ends its request before anyone reads its ranks)."""
     rows, n = logits.shape
     out = np.empty((rows, k), np.int32)
@@ -110,7 +110,7 @@ def topk(logits, k):  # type: ignore[no-untyped-def]
 
 
 @inner
-def philox(block, position, seed, out):  # type: ignore[no-untyped-def]
+def philox(block, position, seed, out):
     """Philox4x32-10 of counter (block, position low, position high, 0) under the 64-bit key `seed`; u32 [4] into out."""
     mask = np.uint64(0xFFFFFFFF)
     m0, m1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
@@ -126,13 +126,13 @@ def philox(block, position, seed, out):  # type: ignore[no-untyped-def]
 
 
 @inner
-def gumbel(word):  # type: ignore[no-untyped-def]
+def gumbel(word):
     u = (np.float32(np.int32(word >> np.uint32(9))) + HALF) * ULP23
     return -log(-log(u))
 
 
 @kernel
-def sample(row, temperature, top_k, top_p, min_p, seed, position):  # type: ignore[no-untyped-def]
+def sample(row, temperature, top_k, top_p, min_p, seed, position):
     """One token of logits f32 [V]; -1 where they hold a NaN. See RowOps.sample; temperature, top_p, min_p are f32."""
     n = row.shape[0]
     lanes = np.empty(ROW_LANES, np.float32)

@@ -23,7 +23,7 @@ SPINS_BEFORE_SLEEP = 60_000  # about 2 ms: longer than the pause between two ste
 
 
 @inner
-def barrier(state, target):  # type: ignore[no-untyped-def]
+def barrier(state, target):
     """Waits until `target` arrivals have been counted since the team began."""
     atomic_add(state + 8 * ARRIVED, np.int64(1))
     spins = 0
@@ -35,7 +35,7 @@ def barrier(state, target):  # type: ignore[no-untyped-def]
 
 
 @inner
-def wait_generation(state, seen, limit):  # type: ignore[no-untyped-def]
+def wait_generation(state, seen, limit):
     """Spins until the generation differs from `seen`; False after `limit` spins (0: no limit)."""
     spins = 0
     while atomic_load(state + 8 * GENERATION) == seen:
@@ -49,7 +49,7 @@ def wait_generation(state, seen, limit):  # type: ignore[no-untyped-def]
 
 
 @inner
-def publish(state, generation):  # type: ignore[no-untyped-def]
+def publish(state, generation):
     atomic_store(state + 8 * GENERATION, generation)
 
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from functools import cache
 
 import numpy as np
+from threadpoolctl import ThreadpoolController
 
 from queueproof.arithmetic.bits import widen
 from queueproof.contract.errors import EngineError
@@ -36,9 +39,16 @@ class VendorPacker:
         return Rope(cos, sin)
 
 
+@cache
+def _libraries() -> ThreadpoolController:
+    """The BLAS libraries of this process; finding them takes milliseconds."""
+    return ThreadpoolController()
+
+
 class VendorExecutor:
-    def __init__(self, model: ForwardModel, limits: Limits) -> None:
+    def __init__(self, model: ForwardModel, limits: Limits, threads: int) -> None:
         self.limits = limits
+        self._threads = threads
         self._model = model
         self._ops: VendorOps | None = VendorOps(model, limits)
         self._hidden: F32 | None = None
@@ -48,11 +58,17 @@ class VendorExecutor:
             raise EngineError("this executor is closed; make a new one")
         return self._ops
 
+    def _blas(self, rows: int) -> AbstractContextManager[object]:
+        """The BLAS with this executor's threads; for one row with one, as memory is the limit and its threads spin:
+        hundreds of small products a step take many times longer where another process wants a core."""
+        return _libraries().limit(limits=1 if rows == 1 else self._threads, user_api="blas")
+
     @np.errstate(all="ignore")
     def forward(self, batch: StepBatch) -> None:
         ops = self._open()
         ops.begin(batch)
-        self._hidden = self._model.trunk(ops)
+        with self._blas(batch.token_ids.size):
+            self._hidden = self._model.trunk(ops)
 
     @np.errstate(all="ignore")
     def logits(self, rows: I32) -> F32:
@@ -60,15 +76,16 @@ class VendorExecutor:
         if self._hidden is None:
             raise EngineError("logits were asked for before the first forward pass")
         ops.ask_for(rows)
-        return self._model.head(ops, self._hidden)
+        with self._blas(rows.size):
+            return self._model.head(ops, self._hidden)
 
     def close(self) -> None:
         self._ops = self._hidden = None
 
 
 class VendorBackend:
-    """NumPy's BLAS on the CPU. The BLAS has one pool of threads for the whole process, sized by its own settings
-    (OPENBLAS_NUM_THREADS and the like), so `threads` arguments have no effect here."""
+    """NumPy's BLAS on the CPU. `threads` is how many the BLAS may use, while a step of the executor runs; no more than
+    its own settings (OPENBLAS_NUM_THREADS and the like) gave it at start."""
 
     arithmetic = "vendor"
     device = "cpu"
@@ -83,7 +100,7 @@ class VendorBackend:
         return 2 * shape.layers * shape.kv_heads * shape.head_dim * np.dtype(np.float32).itemsize
 
     def executor(self, model: ForwardModel, limits: Limits, threads: int) -> VendorExecutor:
-        return VendorExecutor(model, limits)
+        return VendorExecutor(model, limits, threads)
 
     def warm_up(self, progress: Callable[[str], None] | None = None) -> None:
         """Nothing to compile."""
