@@ -88,8 +88,8 @@ def command(
 
 def _requests(
     prompt: str | None, file: Path | None, chat: bool, system: str | None
-) -> list[tuple[dict[str, Any], dict[str, Any], int]]:
-    """(prompt or messages, sampling options, line number) of each request. Raises UsageError."""
+) -> list[tuple[dict[str, Any], dict[str, Any], int | None]]:
+    """(prompt or messages, sampling options, line of the file if there is one) of each request. Raises UsageError."""
     if (prompt is None) == (file is None):
         raise UsageError("give either a prompt or --file")
     if system is not None and not chat:
@@ -99,7 +99,7 @@ def _requests(
     text = sys.stdin.read() if prompt == "-" else prompt or ""
     if not text:
         raise InvalidParameter("prompt", text, "it must not be empty")
-    return [(_as_chat(text, system) if chat else {"prompt": text}, {}, 1)]
+    return [(_as_chat(text, system) if chat else {"prompt": text}, {}, None)]
 
 
 def _as_chat(text: str, system: str | None) -> dict[str, Any]:
@@ -107,12 +107,12 @@ def _as_chat(text: str, system: str | None) -> dict[str, Any]:
     return {"messages": [*first, {"role": "user", "content": text}]}
 
 
-def _read_file(file: Path, chat: bool, system: str | None) -> list[tuple[dict[str, Any], dict[str, Any], int]]:
+def _read_file(file: Path, chat: bool, system: str | None) -> list[tuple[dict[str, Any], dict[str, Any], int | None]]:
     try:
         lines = file.read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{file} cannot be read: {error}") from None
-    requests = []
+    requests: list[tuple[dict[str, Any], dict[str, Any], int | None]] = []
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
@@ -137,13 +137,14 @@ def _read_file(file: Path, chat: bool, system: str | None) -> list[tuple[dict[st
     return requests
 
 
-def _params(options: Mapping[str, Any], line: int) -> SamplingParams:
+def _params(options: Mapping[str, Any], line: int | None) -> SamplingParams:
     from queueproof.engine.sampling_params import SamplingParams
 
     try:
         return SamplingParams(**options)
     except InvalidParameter as error:
-        raise InvalidParameter(error.name, error.value, f"{error.allowed} (request {line})") from None
+        place = "" if line is None else f" (line {line})"
+        raise InvalidParameter(error.name, error.value, f"{error.allowed}{place}") from None
 
 
 def _encoded(llm: LLM, source: dict[str, Any]) -> Any:
