@@ -134,9 +134,10 @@ def plans(prompt_lengths: Sequence[int], max_tokens: int, threads: int) -> tuple
     shuffled = tuple(random.Random(SEED).sample(arrival, n))
     moved = sum(i != j for i, j in zip(arrival, shuffled, strict=True))
     other = max(1, threads // 2) if threads > 1 else 2
-    # Room for about a third of what all requests need together, but always for the longest one.
-    blocks = [-(-(length + max_tokens) // BLOCK_SIZE) for length in prompt_lengths]
-    tight = max(max(blocks) + 1, sum(blocks) // 3)
+    # Room for two fifths of the prompts, so that several run and outgrow it, but always for the longest request.
+    prompt_blocks = sum(-(-length // BLOCK_SIZE) for length in prompt_lengths)
+    longest = -(-(max(prompt_lengths) + max_tokens) // BLOCK_SIZE)
+    tight = max(longest + 1, 2 * prompt_blocks // 5)
     return (
         Plan(
             Axis.NEIGHBOURS,
@@ -159,7 +160,7 @@ def plans(prompt_lengths: Sequence[int], max_tokens: int, threads: int) -> tuple
             "splits and preemptions, the fewer",
             lambda stats: min(stats.split_prefills, stats.preemptions),
             arrival,
-            {"max_num_batched_tokens": 64, "num_blocks": tight, "kv_cache_memory": None},
+            {"max_num_batched_tokens": 128, "num_blocks": tight},
         ),
         Plan(
             Axis.CACHE,

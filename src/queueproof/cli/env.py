@@ -6,7 +6,8 @@
 | QUEUEPROOF_CACHE | the folder in which fetched models are kept |
 | QUEUEPROOF_THREADS | threads for the kernels |
 | QUEUEPROOF_TRACEBACK | 1: internal errors show their traceback |
-| HF_TOKEN | for gated models of the Hugging Face Hub |
+
+The libraries underneath have variables of their own, such as HF_TOKEN for gated models and OPENBLAS_NUM_THREADS.
 """
 
 from __future__ import annotations
@@ -28,7 +29,6 @@ class Settings:
     model: str = DEFAULT_MODEL
     cache: Path | None = None
     threads: int | None = None
-    hf_token: str | None = None
     traceback: bool = False
 
 
@@ -40,7 +40,6 @@ def settings(environment: Mapping[str, str] | None = None) -> Settings:
         model=env.get("QUEUEPROOF_MODEL") or DEFAULT_MODEL,
         cache=Path(cache).expanduser() if cache else None,
         threads=_threads(env.get("QUEUEPROOF_THREADS")),
-        hf_token=env.get("HF_TOKEN") or None,
         traceback=env.get("QUEUEPROOF_TRACEBACK", "") not in ("", "0"),
     )
 

@@ -72,9 +72,10 @@ def command(
         prompts = [_encoded(llm, p) for p, _, _ in requests]
         if file is None:
             output = _stream(llm, prompts[0], params[0], quiet=as_json)
+            _check([output])
             if as_json:
                 print_json(record(output))
-            return _ended([output])
+            return ExitCode.OK
         outputs = llm.generate(prompts, params, use_tqdm=False)
     for (_, _, where), output in zip(requests, outputs, strict=True):
         if as_json:
@@ -83,7 +84,8 @@ def command(
             for completion in output.outputs:
                 out().print(f"--- line {where}", markup=False)
                 out().print(completion.text, markup=False, soft_wrap=True)
-    return _ended(outputs)
+    _check(outputs)
+    return ExitCode.OK
 
 
 def _requests(
@@ -169,13 +171,12 @@ def _stream(llm: LLM, prompt: Any, params: SamplingParams, quiet: bool) -> Reque
     return output
 
 
-def _ended(outputs: list[RequestOutput]) -> ExitCode:
+def _check(outputs: list[RequestOutput]) -> None:
     """Raises the error of the first answer that ended with one."""
     for output in outputs:
         for completion in output.outputs:
             if completion.error is not None:
                 raise completion.error
-    return ExitCode.OK
 
 
 def record(output: RequestOutput) -> dict[str, Any]:
