@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from tests.unit.engine.simulation import Alone, Found, fake_model, simulate
+from tests.support.simulation import Alone, Found, fake_model, simulate
 
 
 def run(seeds: Iterable[int]) -> Found:

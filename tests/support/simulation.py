@@ -1,6 +1,7 @@
-"""Random schedules of an engine, from a seed: jobs, options, arrivals, aborts. Used with the fake model.
+"""Random schedules of an engine, from a seed: jobs, options, arrivals, aborts.
 
-`alone` computes a job by itself, with nothing that could matter switched on; `simulate` runs a draw and compares.
+`Alone` computes a job by itself, with nothing that could matter switched on; `simulate` runs a draw and compares. Models
+whose context is longer than MAX_LEN get prompts around the edges of attention's blocks and splits as well.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from queueproof.engine.engine import Engine
 from queueproof.engine.outputs import RequestOutput
 from queueproof.engine.sampling_params import SamplingParams
 from queueproof.engine.stats import EngineStats
+from queueproof.engine.protocols import LoadedModel
 from tests.support.fake_backend import FakeLoaded, load_fake
 
 MAX_LEN = 192
@@ -77,12 +79,13 @@ def draw_params(rng: random.Random) -> SamplingParams:
     )
 
 
-def draw_jobs(rng: random.Random, count: int) -> list[Job]:
-    common = [rng.randrange(NAN_TOKEN) for _ in range(100)]
+def draw_jobs(rng: random.Random, count: int, max_len: int) -> list[Job]:
+    long = max_len > MAX_LEN
+    common = [rng.randrange(NAN_TOKEN) for _ in range(600 if long else 100)]
     jobs = []
     for _ in range(count):
-        shared = rng.choice([0, 0, 15, 16, 17, 32, 48, 64, 65, 96])
-        tail = [rng.randrange(NAN_TOKEN) for _ in range(rng.choice([1, 1, 2, 16, 30]))]
+        shared = rng.choice([0, 0, 15, 16, 17, 32, 48, 64, 65, 96] + [127, 128, 511, 512, 513, 576] * long)
+        tail = [rng.randrange(NAN_TOKEN) for _ in range(rng.choice([1, 1, 2, 16, 30] + [64] * long))]
         if rng.random() < 0.03:
             tail[-1] = NAN_TOKEN
         # Two beginnings with the same blocks after the first: only a chain of hashes tells them apart.
@@ -94,13 +97,13 @@ def draw_jobs(rng: random.Random, count: int) -> list[Job]:
     return jobs
 
 
-def draw_config(rng: random.Random) -> EngineConfig:
+def draw_config(rng: random.Random, model: LoadedModel) -> EngineConfig:
     size = rng.choice([16, 16, 32, 64])
-    tokens = rng.choice([192, 192, 256, 512, 8192])
+    tokens = max(model.max_len, rng.choice([192, 192, 256, 512, 8192]))
     return EngineConfig(
-        arithmetic="ieee/1",
+        arithmetic=model.backend.arithmetic,
         threads=rng.choice([1, 2, 4]),
-        max_model_len=MAX_LEN,
+        max_model_len=model.max_len,
         max_num_seqs=rng.choice([1, 3, 8, 8]),
         max_num_batched_tokens=rng.choice([2, 9, 16, 33, 64, 512]),
         block_size=size,
@@ -132,13 +135,17 @@ def answers(output: RequestOutput) -> list[Answer]:
 class Alone:
     """Answers of jobs computed alone: one sequence, whole prompts, one size of block, no cache, no guesses."""
 
-    def __init__(self, model: FakeLoaded) -> None:
-        self._engine = Engine(
-            model,
-            EngineConfig(
-                max_num_seqs=1, max_num_batched_tokens=4096, num_blocks=MAX_LEN // 16, enable_prefix_caching=False
-            ),
+    def __init__(self, model: LoadedModel) -> None:
+        config = EngineConfig(
+            arithmetic=model.backend.arithmetic,
+            threads=1,
+            max_model_len=model.max_len,
+            max_num_seqs=1,
+            max_num_batched_tokens=4096,
+            num_blocks=model.max_len // 16,
+            enable_prefix_caching=False,
         )
+        self._engine = Engine(model, config)
 
     def __call__(self, prompt: tuple[int, ...], params: SamplingParams) -> tuple[list[Answer], Any]:
         """One answer for each of n, each from a request of its own, and the prompt's log-probabilities."""
@@ -156,10 +163,10 @@ class Alone:
         return found, scores
 
 
-def simulate(seed: int, model: FakeLoaded, alone: Alone, found: Found) -> None:
+def simulate(seed: int, model: LoadedModel, alone: Alone, found: Found) -> None:
     """One draw: some jobs in one engine, the first ones twice if the draw says so (a warm cache)."""
     rng = random.Random(seed)
-    config, jobs = draw_config(rng), draw_jobs(rng, rng.choice([2, 5, 9]))
+    config, jobs = draw_config(rng, model), draw_jobs(rng, rng.choice([2, 5, 9]), model.max_len)
     if rng.random() < 0.4:
         jobs += [dataclasses.replace(job, arrival=job.arrival + 60, abort_after=None) for job in jobs[:3]]
     engine = Engine(model, config)
