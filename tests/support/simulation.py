@@ -14,9 +14,9 @@ from typing import Any
 from queueproof.engine.config import EngineConfig
 from queueproof.engine.engine import Engine
 from queueproof.engine.outputs import RequestOutput
+from queueproof.engine.protocols import LoadedModel
 from queueproof.engine.sampling_params import SamplingParams
 from queueproof.engine.stats import EngineStats
-from queueproof.engine.protocols import LoadedModel
 from tests.support.fake_backend import FakeLoaded, load_fake
 
 MAX_LEN = 192
