@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from queueproof.arithmetic.ieee1 import KEY_SPLIT
 from queueproof.contract.errors import InvalidParameter
+from queueproof.kernels.numba import jit
 from queueproof.kernels.numba import rows as row_kernels
 from queueproof.kernels.numba.attention import TASK_FIELDS, TILE_ROWS, padded
-from queueproof.kernels.numba.jit import CACHE_DIR
 from queueproof.kernels.numba.linear import PackedMatrix, pack
 from queueproof.kernels.numba.program import Op, StepWord
 from queueproof.kernels.numba.recorder import Recorder, Rope, address, aligned
@@ -170,7 +170,8 @@ class NumbaBackend:
 
     def warm_up(self, progress: Callable[[str], None] | None = None) -> None:
         if progress:
-            progress("compiling kernels (up to a minute, once on this machine)" if not CACHE_DIR.exists() else "loading kernels")
+            progress(jit.state())
+        jit.drop_old_code()
         rows = self.rows(1)
         logits = np.zeros((1, 64), np.float32)
         rows.stats(logits)

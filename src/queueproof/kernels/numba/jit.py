@@ -8,6 +8,9 @@ by the CPU type and its features.
 from __future__ import annotations
 
 import hashlib
+import os
+import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -30,6 +33,36 @@ def source_digest() -> str:
 
 
 CACHE_DIR: Path = user_cache_path("queueproof") / "kernels" / source_digest()
+KEEP_SECONDS = 30 * 24 * 3600
+
+
+def _writable(folder: Path) -> bool:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return False
+    return os.access(folder, os.W_OK)
+
+
+# Where it is not, kernels are compiled in each process; numba's other places would not notice a changed callee.
+KEPT: bool = _writable(CACHE_DIR)
+
+
+def state() -> str:
+    """What a first call will have to do, for people."""
+    if not KEPT:
+        return f"compiling kernels (about a minute; {CACHE_DIR} is not writable, so each process has to)"
+    if not any(CACHE_DIR.iterdir()):
+        return "compiling kernels (about a minute, once on this machine)"
+    return "loading kernels"
+
+
+def drop_old_code() -> None:
+    """Removes what other versions compiled a month ago or more; they would compile again."""
+    oldest = time.time() - KEEP_SECONDS
+    for folder in CACHE_DIR.parent.glob("*"):
+        if folder != CACHE_DIR and folder.is_dir() and folder.stat().st_mtime < oldest:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def kernel(fn: F) -> F:
@@ -38,7 +71,7 @@ def kernel(fn: F) -> F:
     numba_config.CACHE_DIR = str(CACHE_DIR)  # read once, while the decorator builds the cache's locator
     try:
         return numba.njit(
-            cache=True, nogil=True, fastmath=False, error_model="numpy", boundscheck=False, no_cpython_wrapper=False
+            cache=KEPT, nogil=True, fastmath=False, error_model="numpy", boundscheck=False, no_cpython_wrapper=False
         )(fn)
     finally:
         numba_config.CACHE_DIR = before
