@@ -8,6 +8,7 @@ from __future__ import annotations
 import statistics
 import time
 from dataclasses import asdict, dataclass
+from functools import reduce
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -81,13 +82,13 @@ def command(
 ) -> ExitCode:
     """Measure the speed of an arithmetic against the limits of this machine, measured in the same run."""
     from queueproof.cli.loading import load, shown
-    from queueproof.cli.machine import measure
+    from queueproof.cli.machine import MachineLimits, measure
     from queueproof.engine.llm import LLM
 
     users, in_use = _users(concurrency), threads_in_use(threads)
     with shown(err()) as report:
         report("measuring memory and multiply-adds")
-        limits = measure(in_use)
+        measured = [measure(in_use)]
         loaded = load(model_name(model), arithmetic, report)
         work = Work.of(loaded.config, arithmetic)
         rows = []
@@ -102,11 +103,21 @@ def command(
         with LLM(loaded, **options) as llm:
             report("warming up")
             _run(llm, 1, prompt_tokens, 2)
+            measured.append(measure(in_use))
+
+            def limits_around() -> MachineLimits:
+                """The machine just before and just after a row: other work comes and goes within a run."""
+                measured.append(measure(in_use))
+                return measured[-2].or_better(measured[-1])
+
             report("prefill")
-            rows.append(_prefill_row(llm, work, limits, prefill, repeats))
+            samples = [_run(llm, 1, prefill, 1) for _ in range(repeats)]
+            rows.append(_prefill_row(samples, llm.engine.limits.max_tokens, work, limits_around(), prefill))
             for count in users:
                 report(f"{count} user{'s' if count > 1 else ''}")
-                rows.append(_decode_row(llm, work, limits, count, prompt_tokens, output_tokens, repeats))
+                samples = [_run(llm, count, prompt_tokens, output_tokens) for _ in range(repeats)]
+                rows.append(_decode_row(samples, work, limits_around(), count))
+    limits = reduce(MachineLimits.or_better, measured)
     if as_json:
         print_json(
             {
@@ -168,10 +179,7 @@ def _run(llm: LLM, users: int, prompt_tokens: int, output_tokens: int) -> _Sampl
     return _Sample(seconds, statistics.median(first), tpot, users * output_tokens)
 
 
-def _decode_row(
-    llm: LLM, work: Work, limits: MachineLimits, users: int, prompt_tokens: int, output_tokens: int, repeats: int
-) -> Row:
-    samples = [_run(llm, users, prompt_tokens, output_tokens) for _ in range(repeats)]
+def _decode_row(samples: list[_Sample], work: Work, limits: MachineLimits, users: int) -> Row:
     tpot = statistics.median(s.tpot for s in samples)
     read, compute = work.seconds_at_least(limits, steps=1, tokens=users, drawn=users)
     return Row(
@@ -185,10 +193,9 @@ def _decode_row(
     )
 
 
-def _prefill_row(llm: LLM, work: Work, limits: MachineLimits, length: int, repeats: int) -> Row:
-    samples = [_run(llm, 1, length, 1) for _ in range(repeats)]
+def _prefill_row(samples: list[_Sample], max_tokens: int, work: Work, limits: MachineLimits, length: int) -> Row:
     seconds = statistics.median(s.seconds for s in samples)
-    steps = -(-length // llm.engine.limits.max_tokens)
+    steps = -(-length // max_tokens)
     read, compute = work.seconds_at_least(limits, steps=steps, tokens=length, drawn=1)
     return Row("prefill", 1, length / seconds, seconds, None, read / seconds, compute / seconds)
 

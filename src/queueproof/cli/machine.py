@@ -6,7 +6,6 @@ The loops are LLVM IR with explicit vectors, so no compiler's choice stands betw
 from __future__ import annotations
 
 import ctypes
-import statistics
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -26,22 +25,28 @@ REPEATS = 5
 
 @dataclass(frozen=True, slots=True)
 class MachineLimits:
-    """Medians of REPEATS passes on all threads together. bytes/s, and f32 operations/s (an FMA counts as two)."""
+    """The best of REPEATS passes on all threads together. bytes/s, and f32 operations/s (an FMA counts as two)."""
 
     read_bytes_per_s: float
     flops_per_s: float
     threads: int
 
+    def or_better(self, other: MachineLimits) -> MachineLimits:
+        """What was possible in one of two measurements: a limit is the best that was seen, other work only lowers it."""
+        return MachineLimits(
+            max(self.read_bytes_per_s, other.read_bytes_per_s), max(self.flops_per_s, other.flops_per_s), self.threads
+        )
+
 
 def measure(threads: int) -> MachineLimits:
-    """Measures both limits in a few seconds; takes 256 MiB for each thread meanwhile."""
+    """Measures both limits in about a second; takes 256 MiB for each thread meanwhile."""
     code = _compiled()
     lanes = _lanes()
     arrays = [np.ones(READ_BYTES // 8, np.int64) for _ in range(threads)]  # written: every page is really there
     steps = READ_BYTES // (64 * READ_STREAMS)
     with ThreadPoolExecutor(threads) as pool:
-        reads = _median_seconds(pool, [lambda a=a: code["read"](a.ctypes.data, steps) for a in arrays])  # type: ignore[misc]
-        fmas = _median_seconds(pool, [lambda: code["fma"](FMA_STEPS)] * threads)
+        reads = _best_seconds(pool, [lambda a=a: code["read"](a.ctypes.data, steps) for a in arrays])  # type: ignore[misc]
+        fmas = _best_seconds(pool, [lambda: code["fma"](FMA_STEPS)] * threads)
     return MachineLimits(
         read_bytes_per_s=threads * READ_BYTES / reads,
         flops_per_s=threads * 2.0 * lanes * FMA_CHAINS * FMA_STEPS / fmas,
@@ -49,15 +54,15 @@ def measure(threads: int) -> MachineLimits:
     )
 
 
-def _median_seconds(pool: ThreadPoolExecutor, work: list[Callable[[], Any]]) -> float:
-    """Median time in which all threads do their part once; ctypes lets go of the GIL meanwhile."""
+def _best_seconds(pool: ThreadPoolExecutor, work: list[Callable[[], Any]]) -> float:
+    """Shortest time in which all threads do their part once; ctypes lets go of the GIL meanwhile."""
     times = []
     for _ in range(REPEATS):
         start = time.perf_counter()
         for future in [pool.submit(part) for part in work]:
             future.result()
         times.append(time.perf_counter() - start)
-    return statistics.median(times)
+    return min(times)
 
 
 def _lanes() -> int:
