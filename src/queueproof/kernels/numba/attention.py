@@ -22,15 +22,13 @@ TILE_ROWS = 48  # (query, head) pairs of a task's tile
 TASK_FIELDS = 7  # sequence, first query, last query + 1, first split, last split + 1, partial slot or -1, queries of the sequence
 NEG_INF, ZERO = np.float32(-np.inf), np.float32(0)
 
+TILE = (1, 2, 3, 4, 5, 6)
+
 _V = COLUMNS // LANES
-_qb = [mk.make(r, 1, "plain_bf16", _V) for r in range(1, 7)]
-_qh = [mk.make(r, 1, "plain_f16", _V) for r in range(1, 7)]
-_vb = [mk.make(r, 1, "plain_bf16", _V, resume=True) for r in range(1, 7)]
-_vh = [mk.make(r, 1, "plain_f16", _V, resume=True) for r in range(1, 7)]
-_qb1, _qb2, _qb3, _qb4, _qb5, _qb6 = _qb
-_qh1, _qh2, _qh3, _qh4, _qh5, _qh6 = _qh
-_vb1, _vb2, _vb3, _vb4, _vb5, _vb6 = _vb
-_vh1, _vh2, _vh3, _vh4, _vh5, _vh6 = _vh
+_scores_bf16 = mk.make(TILE, 1, "plain_bf16", _V)
+_scores_f16 = mk.make(TILE, 1, "plain_f16", _V)
+_values_bf16 = mk.make(TILE, 1, "plain_bf16", _V, resume=True)
+_values_f16 = mk.make(TILE, 1, "plain_f16", _V, resume=True)
 
 
 def padded(head_dim: int) -> int:
@@ -46,78 +44,34 @@ def scratch_f32(head_dim: int) -> int:
 
 @inner
 def _scores(half, rows, x, d, w, ldw, out):
-    """out[rows, 16 of KEY_BLOCK] = chain over d, tiles of at most 6 rows."""
-    r, z, ldo, tiles = 0, np.int64(0), np.int64(KEY_BLOCK), (rows + 5) // 6
+    """out[rows, 16 of KEY_BLOCK] = chain over d."""
+    r, z, ldo, tiles = 0, np.int64(0), np.int64(KEY_BLOCK), (rows + TILE[-1] - 1) // TILE[-1]
     while r < rows:
         n = (rows - r + tiles - 1) // tiles
         tiles -= 1
         a, o = np.int64(x + 4 * r * d), np.int64(out + 4 * r * KEY_BLOCK)
         if half == 0:
-            if n == 6:
-                _qb6(a, d, w, ldw, o, ldo, d, z)
-            elif n == 5:
-                _qb5(a, d, w, ldw, o, ldo, d, z)
-            elif n == 4:
-                _qb4(a, d, w, ldw, o, ldo, d, z)
-            elif n == 3:
-                _qb3(a, d, w, ldw, o, ldo, d, z)
-            elif n == 2:
-                _qb2(a, d, w, ldw, o, ldo, d, z)
-            else:
-                _qb1(a, d, w, ldw, o, ldo, d, z)
+            _scores_bf16(n, a, d, w, ldw, o, ldo, d, z)
         else:
-            if n == 6:
-                _qh6(a, d, w, ldw, o, ldo, d, z)
-            elif n == 5:
-                _qh5(a, d, w, ldw, o, ldo, d, z)
-            elif n == 4:
-                _qh4(a, d, w, ldw, o, ldo, d, z)
-            elif n == 3:
-                _qh3(a, d, w, ldw, o, ldo, d, z)
-            elif n == 2:
-                _qh2(a, d, w, ldw, o, ldo, d, z)
-            else:
-                _qh1(a, d, w, ldw, o, ldo, d, z)
+            _scores_f16(n, a, d, w, ldw, o, ldo, d, z)
         r += n
 
 
 @inner
 def _values(half, rows, p, n_keys, v, dp, out):
     """out[rows, dp] goes on with the chain over n_keys consecutive keys of one pool block."""
-    z = np.int64(0)
+    z, lda = np.int64(0), np.int64(KEY_BLOCK)
     for c in range(0, dp, COLUMNS):
-        r, tiles = 0, (rows + 5) // 6
+        r, tiles = 0, (rows + TILE[-1] - 1) // TILE[-1]
         w = np.int64(v + 2 * c)
         while r < rows:
             n = (rows - r + tiles - 1) // tiles
             tiles -= 1
-            a, o, lda = np.int64(p + 4 * r * KEY_BLOCK), np.int64(out + 4 * (r * dp + c)), np.int64(KEY_BLOCK)
+            a, o = np.int64(p + 4 * r * KEY_BLOCK), np.int64(out + 4 * (r * dp + c))
             if half == 0:
-                if n == 6:
-                    _vb6(a, lda, w, dp, o, dp, n_keys, z)
-                elif n == 5:
-                    _vb5(a, lda, w, dp, o, dp, n_keys, z)
-                elif n == 4:
-                    _vb4(a, lda, w, dp, o, dp, n_keys, z)
-                elif n == 3:
-                    _vb3(a, lda, w, dp, o, dp, n_keys, z)
-                elif n == 2:
-                    _vb2(a, lda, w, dp, o, dp, n_keys, z)
-                else:
-                    _vb1(a, lda, w, dp, o, dp, n_keys, z)
+                _values_bf16(n, a, lda, w, dp, o, dp, n_keys, z)
             else:
-                if n == 6:
-                    _vh6(a, lda, w, dp, o, dp, n_keys, z)
-                elif n == 5:
-                    _vh5(a, lda, w, dp, o, dp, n_keys, z)
-                elif n == 4:
-                    _vh4(a, lda, w, dp, o, dp, n_keys, z)
-                elif n == 3:
-                    _vh3(a, lda, w, dp, o, dp, n_keys, z)
-                elif n == 2:
-                    _vh2(a, lda, w, dp, o, dp, n_keys, z)
-                else:
-                    _vh1(a, lda, w, dp, o, dp, n_keys, z)
+                _values_f16(n, a, lda, w, dp, o, dp, n_keys, z)
             r += n
 
 

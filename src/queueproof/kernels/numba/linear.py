@@ -16,7 +16,7 @@ from queueproof.arithmetic.ieee1 import SEGMENTS
 from queueproof.kernels.numba import microkernel as mk
 from queueproof.kernels.numba.ir import atomic_add, carray, void_ptr
 from queueproof.kernels.numba.jit import inner
-from queueproof.kernels.numba.microkernel import AVX512, LANES, MAX_ROWS, PANEL, add_segments
+from queueproof.kernels.numba.microkernel import LANES, MAX_ROWS, PANEL, SIZES, add_segments
 from queueproof.kernels.ops import Dtype
 
 ROWS_BLOCK = 4 * MAX_ROWS  # rows whose segment sums wait in a thread's scratch
@@ -25,62 +25,12 @@ PANELS_TASK = 4
 LOOK_AHEAD = 64 * 1024  # bytes of a panel up to which the next one is asked for while this one is read
 SCRATCH_F32 = SEGMENTS * ROWS_BLOCK * PANEL + PANEL  # per thread
 
-_b1x4, _b1x1 = mk.make(1, 4, "pair_bf16"), mk.make(1, 1, "pair_bf16")
-_b2x2, _b2x1 = mk.make(2, 2, "pair_bf16"), mk.make(2, 1, "pair_bf16")
-_b3, _b4, _b5, _b6 = (mk.make(r, 1, "pair_bf16") for r in (3, 4, 5, 6))
-_b8, _b10, _b12 = (mk.make(r, 1, "pair_bf16") for r in (8, 10, 12))
-_h1x4, _h1x1 = mk.make(1, 4, "plain_f16"), mk.make(1, 1, "plain_f16")
-_h2, _h3, _h4, _h5, _h6 = (mk.make(r, 1, "plain_f16") for r in (2, 3, 4, 5, 6))
-_WIDE = AVX512  # 32 vector registers: tiles of 8, 10 and 12 rows
-
-
-@inner
-def _tile_bf16(rows, x, ldx, w, ahead, out, ldo, k):
-    """One segment for `rows` rows; returns how many it took."""
-    z = np.int64(0)
-    if _WIDE:
-        if rows >= 12:
-            _b12(x, ldx, w, ahead, out, ldo, k, z)
-            return 12
-        if rows >= 10:
-            _b10(x, ldx, w, ahead, out, ldo, k, z)
-            return 10
-        if rows >= 8:
-            _b8(x, ldx, w, ahead, out, ldo, k, z)
-            return 8
-    if rows >= 6:
-        _b6(x, ldx, w, ahead, out, ldo, k, z)
-        return 6
-    if rows == 5:
-        _b5(x, ldx, w, ahead, out, ldo, k, z)
-    elif rows == 4:
-        _b4(x, ldx, w, ahead, out, ldo, k, z)
-    elif rows == 3:
-        _b3(x, ldx, w, ahead, out, ldo, k, z)
-    elif rows == 2:
-        _b2x1(x, ldx, w, ahead, out, ldo, k, z)
-    else:
-        _b1x1(x, ldx, w, ahead, out, ldo, k, z)
-    return rows
-
-
-@inner
-def _tile_f16(rows, x, ldx, w, out, ldo, k):
-    z, ldw = np.int64(0), np.int64(PANEL)
-    if rows >= 6:
-        _h6(x, ldx, w, ldw, out, ldo, k, z)
-        return 6
-    if rows == 5:
-        _h5(x, ldx, w, ldw, out, ldo, k, z)
-    elif rows == 4:
-        _h4(x, ldx, w, ldw, out, ldo, k, z)
-    elif rows == 3:
-        _h3(x, ldx, w, ldw, out, ldo, k, z)
-    elif rows == 2:
-        _h2(x, ldx, w, ldw, out, ldo, k, z)
-    else:
-        _h1x1(x, ldx, w, ldw, out, ldo, k, z)
-    return rows
+_bf16 = mk.make(SIZES, 1, "pair_bf16")
+_bf16_4_segments = mk.make((1,), 4, "pair_bf16")  # few rows: several segments at once, for enough independent chains
+_bf16_2_segments = mk.make((2,), 2, "pair_bf16")
+_f16 = mk.make(SIZES, 1, "plain_f16")
+_f16_4_segments = mk.make((1,), 4, "plain_f16")
+_EVEN_ONLY = 6  # tiles of more rows come in even sizes
 
 
 @inner
@@ -91,36 +41,39 @@ def _segments(half, x, rows, k, w, part):
     row_bytes = 2 * PANEL
     # the same place in the next panel; in a long panel the hardware follows its long segments by itself
     ahead = np.int64(k * row_bytes if k * row_bytes <= LOOK_AHEAD else 32 * row_bytes)
-    s = 0
-    if rows <= 2 and k == seg * SEGMENTS:  # several segments at once, for enough independent chains
-        group = 4 if (rows == 1) else 2
-        while s < SEGMENTS and (half == 0 or rows == 1):
-            xs, ws, ps = x + 4 * s * seg, w + s * seg * row_bytes, part + 4 * s * lds
+    s, z, full = 0, np.int64(0), np.int64(seg)
+    if rows <= 2 and k == seg * SEGMENTS and (half == 0 or rows == 1):
+        while s < SEGMENTS:
+            xs, ws, ps = np.int64(x + 4 * s * seg), np.int64(w + s * seg * row_bytes), np.int64(part + 4 * s * lds)
             if rows == 2:
-                _b2x2(xs, ldx, ws, ahead, ps, ldo, np.int64(seg), lds)
+                _bf16_2_segments(2, xs, ldx, ws, ahead, ps, ldo, full, lds)
+                s += 2
             elif half == 0:
-                _b1x4(xs, ldx, ws, ahead, ps, ldo, np.int64(seg), lds)
+                _bf16_4_segments(1, xs, ldx, ws, ahead, ps, ldo, full, lds)
+                s += 4
             else:
-                _h1x4(xs, ldx, ws, np.int64(PANEL), ps, ldo, np.int64(seg), lds)
-            s += group
+                _f16_4_segments(1, xs, ldx, ws, np.int64(PANEL), ps, ldo, full, lds)
+                s += 4
     while s < SEGMENTS:
         k0 = min(k, s * seg)
-        n = min(k, k0 + seg) - k0
+        n = np.int64(min(k, k0 + seg) - k0)
         ps = part + 4 * s * lds
         if n <= 0:
             empty = carray(void_ptr(np.int64(ps)), rows * PANEL, np.float32)
             for i in range(rows * PANEL):
                 empty[i] = np.float32(0)
         else:
-            r = 0
+            r, ws = 0, np.int64(w + k0 * row_bytes)
             tiles = (rows + MAX_ROWS - 1) // MAX_ROWS
             while r < rows:
                 here = (rows - r + tiles - 1) // tiles  # as even as possible: 8 rows are 4 + 4
-                xs, os = np.int64(x + 4 * (r * k + k0)), np.int64(ps + 4 * r * PANEL)
+                here -= here % 2 if here > _EVEN_ONLY else 0
+                xs, to = np.int64(x + 4 * (r * k + k0)), np.int64(ps + 4 * r * PANEL)
                 if half == 0:
-                    r += _tile_bf16(here, xs, ldx, np.int64(w + k0 * row_bytes), ahead, os, ldo, np.int64(n))
+                    _bf16(here, xs, ldx, ws, ahead, to, ldo, n, z)
                 else:
-                    r += _tile_f16(here, xs, ldx, np.int64(w + k0 * row_bytes), os, ldo, np.int64(n))
+                    _f16(here, xs, ldx, ws, np.int64(PANEL), to, ldo, n, z)
+                r += here
                 tiles = max(1, tiles - 1)
         s += 1
 

@@ -28,7 +28,9 @@ Layout = Literal["pair_bf16", "plain_bf16", "plain_f16"]
 AVX512: bool = bool(llvm.get_host_cpu_features().get("avx512f", False))
 LANES: int = 16 if AVX512 else 8  # of one native vector; NEON takes two registers for it
 PANEL: int = 2 * LANES  # columns of a tile
-MAX_ROWS: int = 12 if AVX512 else 6  # MR * 2 accumulators + 2 weights + 1 x fit the 32 or 16 registers
+# Rows of a tile: 2 accumulators a row, 2 weights and 1 x fit the 16 registers, or the 32 of AVX-512.
+SIZES: tuple[int, ...] = (1, 2, 3, 4, 5, 6, 8, 10, 12) if AVX512 else (1, 2, 3, 4, 5, 6)
+MAX_ROWS: int = SIZES[-1]
 
 VF = ir.VectorType(F32, LANES)
 VI = ir.VectorType(I32, LANES)
@@ -66,74 +68,88 @@ def _weights(b: Any, layout: Layout, vectors: int, base: Any, row: Any, ldw: Any
     return halves
 
 
-def make(rows: int, segments: int, layout: Layout, vectors: int = 2, resume: bool = False) -> Callable[..., Any]:
-    """A tile of `rows` x `vectors * LANES` as a numba intrinsic; with `resume` the chains go on from what is in out.
+def _tile(b: Any, args: list[Any], rows: int, segments: int, layout: Layout, vectors: int, resume: bool) -> None:
+    """Emits one tile of `rows` x `vectors * LANES` for `segments` segments; args as in `make`."""
+    xp, ldx, wp, ldw, op, ldo, n, lds = args
+    fma = cgutils.get_or_insert_function(b.module, ir.FunctionType(VF, [VF, VF, VF]), f"llvm.fma.v{LANES}f32")
+    prefetch = cgutils.get_or_insert_function(
+        b.module, ir.FunctionType(ir.VoidType(), [I8.as_pointer(), I32, I32, I32]), "llvm.prefetch.p0"
+    )
+    x = b.inttoptr(xp, F32.as_pointer())
+    out = b.inttoptr(op, F32.as_pointer())
+    xrow = [b.gep(x, [b.mul(ldx, ir.Constant(I64, r))]) for r in range(rows)]
+    start = [b.mul(n, ir.Constant(I64, s)) for s in range(segments)]
+    where = []
+    for s in range(segments):
+        for r in range(rows):
+            at = b.add(b.mul(lds, ir.Constant(I64, s)), b.mul(ldo, ir.Constant(I64, r)))
+            for v in range(vectors):
+                p = b.gep(out, [b.add(at, ir.Constant(I64, v * LANES))])
+                where.append(b.bitcast(p, VF.as_pointer()))
+    zero = ir.Constant(VF, [0.0] * LANES)
+    initial = [b.load(p, align=4) if resume else zero for p in where]
+    entry, loop, done = b.block, b.append_basic_block("chain"), b.append_basic_block("chained")
+    b.branch(loop)
+    b.position_at_end(loop)
+    k = b.phi(I64)
+    k.add_incoming(ir.Constant(I64, 0), entry)
+    acc = [b.phi(VF) for _ in where]
+    for a, first in zip(acc, initial, strict=True):
+        a.add_incoming(first, entry)
+    new: list[Any] = []
+    for s in range(segments):
+        ks = b.add(k, start[s])
+        if layout == "pair_bf16":
+            ahead = b.add(b.add(wp, ldw), b.mul(ks, ir.Constant(I64, 4 * LANES)))
+            b.call(prefetch, [b.inttoptr(ahead, I8.as_pointer()), *(ir.Constant(I32, c) for c in (0, 3, 1))])
+        columns = _weights(b, layout, vectors, wp, ks, ldw)
+        for r in range(rows):
+            q = _splat(b, b.load(b.gep(xrow[r], [ks])))
+            for w in columns:
+                new.append(b.call(fma, [q, w, acc[len(new)]]))
+    k_next = b.add(k, ir.Constant(I64, 1))
+    k.add_incoming(k_next, loop)
+    for a, v in zip(acc, new, strict=True):
+        a.add_incoming(v, loop)
+    b.cbranch(b.icmp_signed("<", k_next, n), loop, done)
+    b.position_at_end(done)
+    for value, p in zip(new, where, strict=True):
+        b.store(value, p, align=4)
+
+
+def make(
+    sizes: tuple[int, ...], segments: int, layout: Layout, vectors: int = 2, resume: bool = False
+) -> Callable[..., Any]:
+    """Tiles of `vectors * LANES` columns as one numba intrinsic that jumps to the tile of the given number of rows.
+
+    Arguments, all i64: rows (one of `sizes`; for any other nothing is done), x address (f32), ldx (f32 between rows of x), w
+    address, ldw (elements between rows of w; for pair_bf16 bytes of look-ahead), out address (f32), ldo (f32 between rows of
+    out), K (per segment, >= 1), lds (f32 between segments of out). Segment s reads x columns and w rows from s * K on and
+    writes at out + s * lds. With `resume` the chains go on from what is in out.
 
     pair_bf16 tiles ask for the memory `ldw` bytes ahead of what they read: few rows are bound by memory, and a panel's
     segments are too short for the hardware to see the stream.
-
-    Arguments, all i64: x address (f32), ldx (f32 between rows of x), w address, ldw (elements between rows of w; for
-    pair_bf16 bytes of look-ahead), out address (f32), ldo (f32 between rows of out), K (per segment, >= 1), lds (f32 between segments of out).
-    Segment s reads x columns and w rows from s * K on and writes at out + s * lds.
     """
 
     @intrinsic
-    def tile(
-        typingctx: Any, xp: Any, ldx: Any, wp: Any, ldw: Any, op: Any, ldo: Any, n: Any, lds: Any
+    def tiles(
+        typingctx: Any, rows: Any, xp: Any, ldx: Any, wp: Any, ldw: Any, op: Any, ldo: Any, n: Any, lds: Any
     ) -> Any:
         def codegen(context: Any, b: Any, sig: Any, args: Any) -> Any:
-            xp, ldx, wp, ldw, op, ldo, n, lds = args
-            fma = cgutils.get_or_insert_function(
-                b.module, ir.FunctionType(VF, [VF, VF, VF]), f"llvm.fma.v{LANES}f32"
-            )
-            prefetch = cgutils.get_or_insert_function(
-                b.module, ir.FunctionType(ir.VoidType(), [I8.as_pointer(), I32, I32, I32]), "llvm.prefetch.p0"
-            )
-            x = b.inttoptr(xp, F32.as_pointer())
-            out = b.inttoptr(op, F32.as_pointer())
-            xrow = [b.gep(x, [b.mul(ldx, ir.Constant(I64, r))]) for r in range(rows)]
-            start = [b.mul(n, ir.Constant(I64, s)) for s in range(segments)]
-            where = []
-            for s in range(segments):
-                for r in range(rows):
-                    at = b.add(b.mul(lds, ir.Constant(I64, s)), b.mul(ldo, ir.Constant(I64, r)))
-                    for v in range(vectors):
-                        p = b.gep(out, [b.add(at, ir.Constant(I64, v * LANES))])
-                        where.append(b.bitcast(p, VF.as_pointer()))
-            zero = ir.Constant(VF, [0.0] * LANES)
-            initial = [b.load(p, align=4) if resume else zero for p in where]
-            entry, loop, done = b.block, b.append_basic_block("chain"), b.append_basic_block("chained")
-            b.branch(loop)
-            b.position_at_end(loop)
-            k = b.phi(I64)
-            k.add_incoming(ir.Constant(I64, 0), entry)
-            acc = [b.phi(VF) for _ in range(segments * rows * vectors)]
-            for a, first in zip(acc, initial, strict=True):
-                a.add_incoming(first, entry)
-            new: list[Any] = []
-            for s in range(segments):
-                ks = b.add(k, start[s])
-                if layout == "pair_bf16":
-                    ahead = b.add(b.add(wp, ldw), b.mul(ks, ir.Constant(I64, 4 * LANES)))
-                    b.call(prefetch, [b.inttoptr(ahead, I8.as_pointer()), *(ir.Constant(I32, c) for c in (0, 3, 1))])
-                columns = _weights(b, layout, vectors, wp, ks, ldw)
-                for r in range(rows):
-                    q = _splat(b, b.load(b.gep(xrow[r], [ks])))
-                    for w in columns:
-                        new.append(b.call(fma, [q, w, acc[len(new)]]))
-            k_next = b.add(k, ir.Constant(I64, 1))
-            k.add_incoming(k_next, loop)
-            for a, v in zip(acc, new, strict=True):
-                a.add_incoming(v, loop)
-            b.cbranch(b.icmp_signed("<", k_next, n), loop, done)
-            b.position_at_end(done)
-            for value, p in zip(new, where, strict=True):
-                b.store(value, p, align=4)
+            end = b.append_basic_block("end")
+            jump = b.switch(args[0], end)
+            for size in sizes:
+                jump.add_case(ir.Constant(I64, size), b.append_basic_block(f"rows{size}"))
+            for size, (_, block) in zip(sizes, list(jump.cases), strict=True):
+                b.position_at_end(block)
+                _tile(b, list(args[1:]), size, segments, layout, vectors, resume)
+                b.branch(end)
+            b.position_at_end(end)
             return context.get_dummy_value()
 
-        return types.void(*[types.int64] * 8), codegen
+        return types.void(*[types.int64] * 9), codegen
 
-    return tile
+    return tiles
 
 
 @intrinsic
