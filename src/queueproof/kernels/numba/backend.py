@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +18,7 @@ from queueproof.kernels.numba.linear import PackedMatrix, pack
 from queueproof.kernels.numba.program import Op, StepWord
 from queueproof.kernels.numba.recorder import Recorder, Rope, address, aligned
 from queueproof.kernels.numba.team import Team
-from queueproof.kernels.ops import F32, I32, U16, Dtype, ForwardModel, KVShape, Limits, StepBatch
+from queueproof.kernels.ops import F32, I32, I64, U16, Dtype, ForwardModel, KVShape, Limits, StepBatch
 
 PARTIAL_SLOTS = 128  # states of split tasks that one step may hold
 
@@ -54,6 +56,8 @@ class NumbaRows:
         return arg, top, logz
 
     def topk(self, logits: F32, k: int) -> I32:
+        if not 1 <= k <= logits.shape[1]:
+            raise ValueError(f"{k} of {logits.shape[1]} ids asked for")
         return row_kernels.topk(np.ascontiguousarray(logits, np.float32), k)
 
     def sample(
@@ -104,28 +108,46 @@ class NumbaExecutor:
         lim = self.limits
         if not (0 < t <= lim.max_tokens and 0 < seqs <= lim.max_seqs and batch.block_tables.shape[0] == seqs):
             raise ValueError(f"a step of {t} tokens in {seqs} sequences is outside {lim}")
-        self._inputs = (
+        inputs = (
             np.ascontiguousarray(batch.token_ids, np.int32),
             np.ascontiguousarray(batch.positions, np.int32),
             np.ascontiguousarray(batch.slots, np.int64),
             np.ascontiguousarray(batch.query_start, np.int32),
             np.ascontiguousarray(batch.block_tables, np.int32),
         )
+        n_tasks = self._plan(inputs[1], inputs[3], inputs[4].shape[1])
+        self._check(inputs)
+        self._inputs = inputs
         s = self._step
         s[StepWord.ROWS] = t
         first = int(StepWord.TOKEN_IDS)
-        s[first : first + 5] = [address(a) for a in self._inputs]
-        s[StepWord.TABLE_WIDTH] = self._inputs[4].shape[1]
-        s[StepWord.N_TASKS] = self._plan(self._inputs[1], self._inputs[3])  # type: ignore[arg-type]
+        s[first : first + 5] = [address(a) for a in inputs]
+        s[StepWord.TABLE_WIDTH] = inputs[4].shape[1]
+        s[StepWord.N_TASKS] = n_tasks
         self._team.run(address(self._trunk), len(self._trunk), address(s))
 
-    def _plan(self, positions: I32, query_start: I32) -> int:
+    def _check(self, inputs: tuple[I32, I32, I64, I32, I32]) -> None:
+        """Kernels take these numbers for places in memory, so none may be out of range, whoever calls."""
+        lim, (token_ids, positions, slots, _, tables) = self.limits, inputs
+        for name, values, end in (
+            ("token id", token_ids, self._ops.vocab_size),
+            ("position", positions, lim.max_model_len),
+            ("slot", slots, lim.num_blocks * lim.block_size),
+            ("block", tables, lim.num_blocks),
+        ):
+            _check_range(name, values, end)
+
+    def _plan(self, positions: I32, query_start: I32, table_width: int) -> int:
         """Cuts the step's attention into tasks (see `attention`); returns how many."""
         n, slot, tasks, per_tile = 0, 0, self._tasks, self._group
-        starts = query_start.tolist()
+        starts, keys = query_start.tolist(), table_width * self.limits.block_size
+        if starts[0] != 0 or starts[-1] != positions.size or any(b <= a for a, b in pairwise(starts)):
+            raise ValueError(f"query_start {starts} does not cut {positions.size} tokens into sequences")
         firsts = positions[query_start[:-1]].tolist()
         for seq, first in enumerate(firsts):
             queries = starts[seq + 1] - starts[seq]
+            if first + queries > keys:
+                raise ValueError(f"{queries} queries from position {first} with blocks for {keys} keys")
             splits = (first + queries - 1) // KEY_SPLIT + 1
             if splits > 1 and queries <= per_tile and slot + splits <= PARTIAL_SLOTS:
                 for i in range(splits):
@@ -143,6 +165,7 @@ class NumbaExecutor:
         if not 0 < rows.size <= self.limits.max_logit_rows:
             raise ValueError(f"{rows.size} logits rows asked for; room for {self.limits.max_logit_rows}")
         index = np.ascontiguousarray(rows, np.int32)
+        _check_range("row", index, int(self._step[StepWord.ROWS]))
         self._step[StepWord.LOGIT_ROWS] = rows.size
         self._step[StepWord.ROW_INDEX] = address(index)
         self._team.run(address(self._head), len(self._head), address(self._step))
@@ -150,6 +173,13 @@ class NumbaExecutor:
 
     def close(self) -> None:
         """Nothing to stop: the team belongs to the process, buffers go with the last reference."""
+
+
+def _check_range(name: str, values: NDArray[np.signedinteger[Any]], end: int) -> None:
+    """Raises ValueError unless all are from 0 to end - 1."""
+    unsigned = values.view(f"u{values.itemsize}")  # a negative number is then a huge one
+    if unsigned.size and unsigned.max() >= end:
+        raise ValueError(f"a {name} is outside 0 to {end - 1}: {values[unsigned >= end].flat[0]}")
 
 
 class NumbaBackend:

@@ -13,7 +13,7 @@ from typing import NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from queueproof.contract.errors import UnsupportedModel
+from queueproof.contract.errors import InvalidParameter, UnsupportedModel
 from queueproof.kernels.numba.attention import TILE_ROWS, padded, scratch_f32
 from queueproof.kernels.numba.linear import SCRATCH_F32, PackedMatrix
 from queueproof.kernels.numba.program import ROW, Op, StepWord
@@ -71,6 +71,7 @@ class Recorder:
         self._code: list[list[int]] = []
         self._kept: list[object] = []
         self.scratch_f32 = SCRATCH_F32
+        self.vocab_size = 1 << 31  # ids below it have a row in every table that is looked into
 
     # -- recording -----------------------------------------------------------------------------------------------
 
@@ -104,6 +105,7 @@ class Recorder:
 
     def embed(self, table: PackedMatrix) -> Buffer:
         out = self._new(TOKENS, table.k)
+        self.vocab_size = min(self.vocab_size, table.n)
         self._kept.append(table)
         self._emit(Op.EMBED, TOKENS, address(table.data), table.k, address(out.array))
         return out
@@ -148,6 +150,10 @@ class Recorder:
         kvh, d = self.kv.kv_heads, self.kv.head_dim
         if qkv.width != (heads + 2 * kvh) * d:
             self._mismatch("qkv", qkv.width, (heads + 2 * kvh) * d)
+        if rope.cos.shape[0] < self.limits.max_model_len or rope.cos.shape[1] != d // 2:
+            raise InvalidParameter(
+                "max_model_len", self.limits.max_model_len, f"the rotary table has the shape {list(rope.cos.shape)}"
+            )
         out = self._new(qkv.rows, heads * d)
         self._kept += [rope, q_norm, k_norm]
         self._need(64 + 2 * d)

@@ -7,12 +7,15 @@ layers are not used: the portable one aborts the process when two threads enter 
 
 from __future__ import annotations
 
-import queue
+import os
 import threading
+from collections.abc import Callable
 from functools import cache
+from weakref import WeakSet
 
 import numpy as np
 
+from queueproof.contract.errors import EngineError
 from queueproof.kernels.numba.ir import atomic_add, atomic_load, atomic_store, relax, yield_thread
 from queueproof.kernels.numba.jit import inner
 
@@ -53,34 +56,79 @@ def publish(state, generation):
     atomic_store(state + 8 * GENERATION, generation)
 
 
+class _Crew:
+    """The helpers of a team, with the state they share with its caller. One that was interrupted is not used again."""
+
+    def __init__(self, helpers: int, work: Callable[[int, int, int, int, int], int], scratch: int) -> None:
+        self._size, self._work = helpers + 1, work  # work: see `program.work`
+        self._memory = np.zeros(WORDS + 8, np.int64)
+        self._state = self._memory[(-self._memory.ctypes.data // 8) % 8 :][:WORDS]  # on a cache line
+        self._address = int(self._state.ctypes.data)
+        self._state[SCRATCH] = scratch
+        self._barriers = 0
+        self._wanted = 0  # runs that have been published, or are about to be
+        self._dismissed = False
+        self._awake = threading.Event()
+        try:
+            for tid in range(1, helpers + 1):
+                threading.Thread(target=self._help, args=(tid,), name=f"queueproof-{tid}", daemon=True).start()
+        except BaseException:
+            self.dismiss()
+            raise
+
+    def run(self, program: int, length: int, step: int) -> None:
+        s, seen = self._state, self._wanted
+        s[BASE], s[PROGRAM], s[LENGTH], s[STEP] = self._barriers, program, length, step
+        self._barriers += length
+        self._wanted += 1
+        self._awake.set()
+        self._work(0, self._size, self._address, seen, 1)
+
+    def dismiss(self) -> None:
+        """Ends the helpers, also those that wait for a run that was interrupted before it was published."""
+        self._dismissed = True
+        if self._state[GENERATION] < self._wanted:
+            self._state[LENGTH] = 0
+            self._state[GENERATION] = self._wanted
+        self._awake.set()
+
+    def _help(self, tid: int) -> None:
+        seen = 0
+        while not self._dismissed:
+            soon = self._wanted > seen
+            seen += self._work(tid, self._size, self._address, seen, 0 if soon else SPINS_BEFORE_SLEEP)
+            self._awake.clear()
+            # After `clear`: who asks for a run counts it first and then sets the event.
+            if self._wanted == seen and not self._dismissed:
+                self._awake.wait()
+
+
 class Team:
     """`threads` workers, the caller among them. One program at a time; callers queue for it.
 
-    Use `Team.of(threads)`: teams live as long as the process and are shared.
+    Use `Team.of(threads)`: teams live as long as the process and are shared. A forked child has none of its parent's
+    threads; there, helpers are started anew.
     """
 
     def __init__(self, threads: int) -> None:
         from queueproof.kernels.numba.program import work  # the loop that knows the instructions
 
         self.threads = threads
-        self.lock = threading.Lock()
-        self._work = work  # (tid, threads, state, generation seen, spins before it gives up) -> programs run
-        self._memory = np.zeros(WORDS + 8, np.int64)
-        self._state = self._memory[(-self._memory.ctypes.data // 8) % 8 :][:WORDS]  # on a cache line
-        self.address = int(self._state.ctypes.data)
-        self._barriers = 0
+        self._work = work
         self._scratch: list[np.ndarray[tuple[int], np.dtype[np.float32]]] = []
-        self._scratch_addresses = np.zeros(threads, np.int64)
-        self._state[SCRATCH] = self._scratch_addresses.ctypes.data  # read anew in each run: `reserve` may move them
+        self._scratch_addresses = np.zeros(threads, np.int64)  # read anew in each run: `reserve` may move them
+        self._without_threads()
         self.reserve(1)
-        self._tokens: list[queue.SimpleQueue[None]] = [queue.SimpleQueue() for _ in range(threads - 1)]
-        for tid in range(1, threads):
-            threading.Thread(target=self._loop, args=(tid,), name=f"queueproof-{tid}", daemon=True).start()
+        _TEAMS.add(self)
 
     @staticmethod
     @cache
     def of(threads: int) -> Team:
         return Team(threads)
+
+    def _without_threads(self) -> None:
+        self.lock = threading.Lock()
+        self._crew: _Crew | None = None
 
     def reserve(self, n_f32: int) -> None:
         """Gives each thread at least n_f32 floats of scratch, on cache lines of their own."""
@@ -92,22 +140,35 @@ class Team:
                 self._scratch_addresses[i] = -(-s.ctypes.data // 64) * 64
 
     def run(self, program: int, length: int, step: int) -> None:
-        """Runs a program of `length` instructions at address `program` on all threads; returns when it is done."""
-        with self.lock:
-            s = self._state
-            s[BASE], s[PROGRAM], s[LENGTH], s[STEP] = self._barriers, program, length, step
-            self._barriers += length
-            for tokens in self._tokens:
-                tokens.put(None)
-            self._work(0, self.threads, self.address, int(s[GENERATION]), 1)
+        """Runs a program of `length` instructions at address `program` on all threads; returns when it is done.
 
-    def _loop(self, tid: int) -> None:
-        tokens, seen, owed = self._tokens[tid - 1], 0, 0
-        while True:
-            # `owed`: a token was taken for a run that has not been seen yet, so it is about to be published
-            ran = self._work(tid, self.threads, self.address, seen, 0 if owed else SPINS_BEFORE_SLEEP)
-            seen += ran
-            for _ in range(ran - owed):
-                tokens.get()
-            tokens.get()
-            owed = 1
+        Raises EngineError where the system gives no more threads.
+        """
+        with self.lock:
+            crew, self._crew = self._crew, None  # and back once the run is over: Ctrl-C may come anywhere in between
+            if crew is None:
+                crew = self._gather()
+            try:
+                crew.run(program, length, step)
+            except BaseException:
+                crew.dismiss()
+                raise
+            self._crew = crew
+
+    def _gather(self) -> _Crew:
+        try:
+            return _Crew(self.threads - 1, self._work, self._scratch_addresses.ctypes.data)
+        except RuntimeError as error:
+            raise EngineError(f"{self.threads} threads could not be started ({error}); ask for fewer threads") from error
+
+
+_TEAMS: WeakSet[Team] = WeakSet()
+
+
+def _after_fork() -> None:
+    for team in _TEAMS:
+        team._without_threads()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
+    os.register_at_fork(after_in_child=_after_fork)
