@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import queue
 import threading
 from collections.abc import AsyncGenerator, Callable
@@ -38,6 +39,7 @@ class AsyncEngine:
         self._listeners: dict[str, _Listener] = {}  # the thread's own
         self._lock = threading.Lock()  # over _end and putting orders: none comes after the thread took its last
         self._end: EngineError | None = None
+        self._process = os.getpid()
         self._thread = threading.Thread(target=self._run, name="queueproof-engine", daemon=True)
         self._thread.start()
 
@@ -100,6 +102,8 @@ class AsyncEngine:
         await asyncio.to_thread(self.close)
 
     def _order(self, order: Callable[[], None]) -> None:
+        if self._process != os.getpid():  # a forked child has the engine without its thread
+            raise EngineError("the engine runs in the process that made it; make one after the fork")
         with self._lock:
             if self._end is not None:
                 raise EngineError(str(self._end)) from self._end.__cause__

@@ -16,6 +16,11 @@ from queueproof.engine.scheduler.policies import POLICIES
 from queueproof.kernels.ops import Limits
 
 DEFAULT_KV_BYTES = 4 << 30
+# Far above what is of use; beyond them buffers and books would fill the memory before anything runs.
+MOST_THREADS = 1 << 10
+MOST_SEQS = 1 << 16
+MOST_TOKENS = 1 << 20
+MOST_BLOCKS = (1 << 31) - 1  # block tables are i32
 _MOST_LOGIT_ROWS = 256
 
 
@@ -59,11 +64,18 @@ class EngineConfig:
         for name in ("arithmetic", "device"):
             if not isinstance(getattr(self, name), str):
                 raise InvalidParameter(name, getattr(self, name), "it must be a string")
-        for name in ("threads", "max_model_len", "kv_cache_memory", "num_blocks"):
+        for name in ("max_model_len", "kv_cache_memory"):
             if getattr(self, name) is not None:
                 self._integer(name, 1, "it must be an integer from 1, or None")
-        for name in ("max_num_seqs", "max_num_batched_tokens", "block_size"):
-            self._integer(name, 1, "it must be an integer from 1")
+        for name, most in (("threads", MOST_THREADS), ("num_blocks", MOST_BLOCKS)):
+            if getattr(self, name) is not None:
+                self._integer(name, 1, f"it must be an integer from 1 to {most}, or None", most)
+        for name, most in (
+            ("max_num_seqs", MOST_SEQS),
+            ("max_num_batched_tokens", MOST_TOKENS),
+            ("block_size", MOST_TOKENS),
+        ):
+            self._integer(name, 1, f"it must be an integer from 1 to {most}", most)
         if self.block_size % 16:
             raise InvalidParameter("block_size", self.block_size, "it must be a multiple of 16")
         if self.kv_cache_memory is not None and self.num_blocks is not None:
@@ -99,7 +111,7 @@ def limits_of(config: EngineConfig, model: LoadedModel) -> Limits:
     if config.num_blocks is not None:
         num_blocks = config.num_blocks
     elif config.kv_cache_memory is not None:
-        num_blocks = config.kv_cache_memory // block_bytes
+        num_blocks = min(config.kv_cache_memory // block_bytes, MOST_BLOCKS)
         if num_blocks < 1:
             raise UsageError(
                 f"kv_cache_memory={config.kv_cache_memory} bytes hold no block of {size} keys, which takes "

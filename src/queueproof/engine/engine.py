@@ -1,9 +1,10 @@
-"""The step loop: schedule, forward, sample, stop. One thread at a time may use an engine."""
+"""The step loop: schedule, forward, sample, stop. One thread at a time may use an engine; a second one is refused."""
 
 from __future__ import annotations
 
 import itertools
 import secrets
+import threading
 import time
 from collections.abc import Callable
 from collections.abc import Sequence as Several
@@ -45,7 +46,14 @@ class Engine:
         self.arithmetic = config.arithmetic
         self.determinism_class: str = arithmetic_class(config.arithmetic).value
         threads = thread_count(config)
-        self._runner = Runner(model.backend, model.forward, self.limits, threads)
+        try:
+            self._runner = Runner(model.backend, model.forward, self.limits, threads)
+        except MemoryError as error:
+            raise EngineError(
+                f"there is no memory for a KV cache of {self.limits.num_blocks} blocks and steps of "
+                f"{self.limits.max_tokens} tokens ({error}); lower num_blocks or kv_cache_memory, "
+                "max_num_batched_tokens or max_model_len"
+            ) from error
         self._sampler = Sampler(model.backend.rows(threads), model.tokenizer)
         self._rows = model.backend.rows(threads)
         self._eos_ids = frozenset(model.config.eos_ids)
@@ -58,6 +66,7 @@ class Engine:
 
     def abandon(self) -> None:
         """Drops every request and the prefix cache, whatever state a failed step left them in."""
+        self._stepping = threading.Lock()
         config, limits = self.config, self.limits
         index = PrefixIndex() if config.enable_prefix_caching else None
         self._requests: dict[str, Request] = {}
@@ -154,9 +163,22 @@ class Engine:
         return request
 
     def step(self) -> list[Request]:
-        """Computes one step. Returns the requests that have something new; none without work."""
+        """Computes one step. Returns the requests that have something new; none without work.
+
+        Raises EngineError after `close`, and if another thread is in a step.
+        """
         if self._closed:
             raise EngineError("the engine is closed")
+        if not self._stepping.acquire(blocking=False):
+            raise EngineError(
+                "another thread is computing a step; use LLM or AsyncEngine, or an engine for each thread"
+            )
+        try:
+            return self._step()
+        finally:
+            self._stepping.release()
+
+    def _step(self) -> list[Request]:
         step = self._scheduler.schedule() if self._scheduler.has_work else []
         if not step:
             return []

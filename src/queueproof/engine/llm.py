@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
@@ -11,7 +12,7 @@ from typing import Any, Self, cast
 
 from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from queueproof.contract.errors import InvalidParameter
+from queueproof.contract.errors import EngineError, InvalidParameter
 from queueproof.engine.config import EngineConfig
 from queueproof.engine.engine import Engine
 from queueproof.engine.outputs import RequestOutput
@@ -61,7 +62,7 @@ def open_engine(
 class LLM:
     """A model and an engine. `model`: a name, a path or a loaded model; options are those of EngineConfig.
 
-    Use it as a context manager, or call `close`, to free the KV cache.
+    Use it as a context manager, or call `close`, to free the KV cache. Calls from several threads take turns.
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class LLM:
         **options: Any,
     ) -> None:
         self.engine = open_engine(model, dtype, progress, **options)
+        self._turn = threading.RLock()  # reentrant: a progress callback may ask something, too
 
     def generate(
         self,
@@ -96,7 +98,8 @@ class LLM:
             if len(params) != len(several):
                 raise InvalidParameter("sampling_params", f"{len(params)} of them", f"give one, or {len(several)}")
         requests = [self.engine.make_request(p, s) for p, s in zip(several, params, strict=True)]
-        return self._run(requests, use_tqdm, progress)
+        with self._turn:
+            return self._run(requests, use_tqdm, progress)
 
     def chat(
         self,
@@ -127,10 +130,13 @@ class LLM:
         self.engine.reset_stats()
 
     def reset_prefix_cache(self) -> None:
-        self.engine.reset_prefix_cache()
+        with self._turn:
+            self.engine.reset_prefix_cache()
 
     def close(self) -> None:
-        self.engine.close()
+        """Waits for calls in other threads. Safe to call twice."""
+        with self._turn:
+            self.engine.close()
 
     def __enter__(self) -> Self:
         return self
@@ -159,6 +165,10 @@ class LLM:
         finally:
             if bar is not None:
                 bar.close()
+        if not all(request.finished for request in requests):
+            raise EngineError(
+                "the requests were dropped before they were finished: the engine was closed or interrupted"
+            )
         return [engine.output(request) for request in requests]
 
 

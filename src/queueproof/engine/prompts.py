@@ -8,7 +8,7 @@ from typing import Any, NotRequired, TypedDict
 
 import numpy as np
 
-from queueproof.contract.errors import InvalidParameter
+from queueproof.contract.errors import InvalidParameter, ModelError
 from queueproof.engine.protocols import Tokenizer
 from queueproof.engine.sampling_params import as_integer
 
@@ -43,6 +43,8 @@ def read_prompt(prompt: object, tokenizer: Tokenizer, vocab_size: int) -> ReadPr
         ids = tokenizer.encode(prompt) if prompt else []
         if not ids:
             raise InvalidParameter("prompt", prompt, "it must not be empty")
+        if max(ids) >= vocab_size:
+            raise ModelError(f"the tokenizer gives the id {max(ids)}, the model's vocabulary ends at {vocab_size - 1}")
         return ReadPrompt(prompt, ids)
     if isinstance(prompt, Sequence | np.ndarray):
         return ReadPrompt(None, _checked_ids(prompt, vocab_size))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from typing import Any
 
@@ -190,3 +191,15 @@ def test_a_listener_whose_event_loop_is_gone() -> None:
     asyncio.run(other())
     engine.close()
     assert not engine._thread.is_alive()
+
+
+def test_a_forked_child_is_told_that_the_engine_stayed_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def body(engine: AsyncEngine) -> None:
+        with monkeypatch.context() as child:
+            child.setattr(os, "getpid", lambda: -1)
+            with pytest.raises(EngineError, match="after the fork"):
+                await collect(engine.generate([1], GREEDY))
+            with pytest.raises(EngineError, match="after the fork"):
+                engine.abort("request-0")
+
+    run(body)

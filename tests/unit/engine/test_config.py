@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from queueproof.contract.errors import InvalidParameter, UnsupportedArithmetic, UsageError
+from queueproof.contract.errors import EngineError, InvalidParameter, UnsupportedArithmetic, UsageError
 from queueproof.engine.config import EngineConfig, limits_of, thread_count
 from queueproof.engine.engine import Engine
 from queueproof.engine.llm import LLM
@@ -18,13 +18,13 @@ from tests.support.fake_backend import load_fake
     [
         ("arithmetic", [1, None]),
         ("device", [0]),
-        ("threads", [0, -1, True, 1.5, "2"]),
+        ("threads", [0, -1, True, 1.5, "2", 1025]),
         ("max_model_len", [0, -5, True, 2.0]),
-        ("max_num_seqs", [0, -1, None, True]),
-        ("max_num_batched_tokens", [0, None, 1.0]),
-        ("block_size", [0, 8, 17, 24, None]),
+        ("max_num_seqs", [0, -1, None, True, (1 << 16) + 1]),
+        ("max_num_batched_tokens", [0, None, 1.0, (1 << 20) + 1]),
+        ("block_size", [0, 8, 17, 24, None, 1 << 24]),
         ("kv_cache_memory", [0, -1, 1e9]),
-        ("num_blocks", [0, -1, True]),
+        ("num_blocks", [0, -1, True, 1 << 31]),
         ("enable_prefix_caching", [1, None]),
         ("policy", ["lifo", None, 3]),
         ("policy_seed", [-1, 1 << 64, None]),
@@ -89,3 +89,14 @@ def test_an_arithmetic_without_a_backend() -> None:
 def test_the_type_of_a_loaded_model_is_settled() -> None:
     with pytest.raises(InvalidParameter, match="dtype='float16'.*loaded already"):
         LLM(load_fake(), dtype="float16")
+
+
+def test_a_cache_that_no_memory_holds() -> None:
+    model = load_fake()
+
+    def none_left(*_: object) -> None:
+        raise MemoryError("Unable to allocate 1.00 PiB")
+
+    model.backend.executor = none_left  # type: ignore[assignment, method-assign]
+    with pytest.raises(EngineError, match="1.00 PiB.*lower num_blocks"):
+        Engine(model, EngineConfig(kv_cache_memory=1 << 100))

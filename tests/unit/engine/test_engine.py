@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from queueproof.contract.errors import EngineError, InvalidParameter, NumericalError, RequestTooLong
+from queueproof.contract.errors import EngineError, InvalidParameter, ModelError, NumericalError, RequestTooLong
 from queueproof.engine.config import EngineConfig
 from queueproof.engine.engine import Engine
 from queueproof.engine.outputs import RequestOutput
@@ -311,3 +311,38 @@ def test_engines_share_a_model_and_nothing_else() -> None:
     with pytest.raises(EngineError, match="closed"):
         one.step()
     run(two, [1])
+
+
+def test_a_second_thread_is_refused() -> None:
+    e = engine()
+    e.add_request([1], GREEDY)
+    inner: list[BaseException] = []
+    forward = e._runner.forward
+
+    def meanwhile(step: Any) -> list[int]:
+        try:
+            e.step()
+        except EngineError as error:
+            inner.append(error)
+        return forward(step)
+
+    e._runner.forward = meanwhile  # type: ignore[method-assign]
+    e.step()
+    assert "another thread" in str(inner[0])
+    e._runner.forward = forward  # type: ignore[method-assign]
+    while e.has_work:
+        e.step()
+
+
+def test_a_tokenizer_of_another_model_is_found_out() -> None:
+    model = load_fake()
+    model.tokenizer.encode = lambda text: [1, 64]  # type: ignore[method-assign, assignment]
+    with pytest.raises(ModelError, match="id 64.*ends at 63"):
+        engine(model).add_request("text", GREEDY)
+
+
+def test_any_string_is_a_salt() -> None:
+    e = engine()
+    run(e, [1] * 40, cache_salt="\ud800")
+    assert run(e, [1] * 40, cache_salt="\ud800")[0].num_cached_tokens == 32
+    assert run(e, [1] * 40, cache_salt="\ud801")[0].num_cached_tokens == 0

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -109,6 +111,34 @@ def test_closing() -> None:
         model.generate("a", GREEDY)
     with pytest.raises(EngineError, match="closed"):
         model.generate("a", GREEDY)
+
+
+def test_threads_take_turns() -> None:
+    model = llm()
+    prompts: list[list[int]] = [[i, i + 1, 3] * 7 for i in range(12)]
+    alone = [model.generate(p, GREEDY)[0].outputs[0].token_ids for p in prompts]
+    with ThreadPoolExecutor(6) as pool:
+        for _ in range(10):
+            together = pool.map(lambda p: model.generate(p, GREEDY)[0].outputs[0].token_ids, prompts)
+            assert list(together) == alone
+    model.engine.check_integrity()
+
+
+def test_closing_while_another_thread_generates_waits() -> None:
+    model, started = llm(), Event()
+    params = [SamplingParams(temperature=0, max_tokens=n, ignore_eos=True) for n in (1, 300)]
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(model.generate, [[1], [2]], params, progress=lambda *_: started.set())
+        assert started.wait(20)
+        model.close()
+        assert all(output.finished for output in answer.result(20))
+
+
+def test_requests_that_are_dropped_are_no_answers() -> None:
+    model = llm()
+    params = [SamplingParams(temperature=0, max_tokens=n, ignore_eos=True) for n in (1, 9)]
+    with pytest.raises(EngineError, match="dropped"):
+        model.generate([[1], [2]], params, progress=lambda *_: model.close())
 
 
 def test_public_names() -> None:

@@ -15,7 +15,7 @@ def root_hash(namespace: str, salt: str | None) -> bytes:
     """
     digest = hashlib.sha256(b"queueproof/prefix/1\0")
     for part in (namespace, salt or ""):
-        encoded = part.encode()
+        encoded = part.encode(errors="surrogatepass")  # any string is a salt
         digest.update(len(encoded).to_bytes(8, "little") + encoded)
     return digest.digest()
 
