@@ -80,7 +80,7 @@ class ChatTemplate:
             raise ModelError(f"{self._where}: the chat template does what the sandbox forbids ({e})") from e
         except _Refused as e:
             raise InvalidParameter("messages", _roles(messages), f"the model's chat template says: {e}") from e
-        except (jinja2.TemplateError, TypeError, ValueError, AttributeError, KeyError, IndexError) as e:
+        except Exception as e:  # a template computes with what it likes: 1 / 0, range(10**9), itself without an end
             raise InvalidParameter(
                 "messages", _roles(messages), f"the model's chat template cannot render them ({type(e).__name__}: {e})"
             ) from e
@@ -91,7 +91,10 @@ def template_of_folder(folder: Path) -> str | None:
     """The template of a Hugging Face folder: chat_template.jinja, else the one in tokenizer_config.json."""
     file = folder / "chat_template.jinja"
     if file.is_file():
-        return file.read_text(encoding="utf-8")
+        try:
+            return file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as e:
+            raise ModelError(f"{file} cannot be read: {e}; get the model again") from e
     config = read_tokenizer_config(folder)
     value = config.raw("chat_template")
     if isinstance(value, list):  # several, by name

@@ -9,6 +9,10 @@ from queueproof.arithmetic.rope import RopeScaling
 from queueproof.contract.errors import ModelError, UnsupportedModel
 from queueproof.kernels.ops import Dtype
 
+MOST_LAYERS = 1 << 12  # of any model that fits in a machine; a damaged file may say 2^32
+MOST_HEAD_DIM = 1 << 12
+MOST_POSITIONS = 1 << 24
+
 Family = Literal["llama", "mistral", "qwen2", "qwen3"]
 
 
@@ -58,6 +62,9 @@ class ModelConfig:
         ):
             if getattr(self, name) < 1:
                 raise ModelError(f"the model's {name} is {getattr(self, name)}; it must be at least 1")
+        for name, most in (("head_dim", MOST_HEAD_DIM), ("max_position", MOST_POSITIONS)):
+            if getattr(self, name) > most:
+                raise ModelError(f"the model's {name} is {getattr(self, name)}; it must be at most {most}")
         if self.num_heads % self.num_kv_heads:
             raise ModelError(
                 f"the model has {self.num_heads} query heads for {self.num_kv_heads} key/value heads; "

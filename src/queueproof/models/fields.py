@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-import math
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from queueproof.contract.errors import ModelError
+
+MOST = 2**53  # the integers that JSON carries exactly
 
 
 class Fields:
@@ -33,13 +35,20 @@ class Fields:
 
     def integer(self, name: str, default: int | None = None) -> int:
         value = self._need(name, default)
-        if isinstance(value, bool) or not isinstance(value, int):
+        if isinstance(value, bool) or not isinstance(value, int) or abs(value) > MOST:
             raise self._wrong(name, value, "an integer")
+        return value
+
+    def count(self, name: str, most: int) -> int:
+        """An integer from 1 to `most`: what a loop or a table will be as long as, before anything else bounds it."""
+        value = self.integer(name)
+        if not 1 <= value <= most:
+            raise self._wrong(name, value, f"an integer from 1 to {most}")
         return value
 
     def number(self, name: str, default: float | None = None) -> float:
         value = self._need(name, default)
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= sys.float_info.max:
             raise self._wrong(name, value, "a finite number")
         return float(value)
 
@@ -105,7 +114,7 @@ def read_json(path: Path) -> Fields:
         raise ModelError(f"{path} does not exist; a model folder needs it") from None
     except OSError as e:
         raise ModelError(f"{path} cannot be read: {e}") from e
-    except ValueError as e:
+    except (ValueError, RecursionError) as e:
         raise ModelError(f"{path} is not valid JSON ({e}); get the file again") from e
     if not isinstance(value, dict):
         raise ModelError(f"{path} holds {type(value).__name__}, expected an object")

@@ -14,7 +14,7 @@ from queueproof.arithmetic.rope import RopeScaling, inverse_frequencies
 from queueproof.contract.errors import ModelError, UnsupportedModel
 from queueproof.kernels.ops import F32, Dtype
 from queueproof.models import registry
-from queueproof.models.config import Family, ModelConfig
+from queueproof.models.config import MOST_HEAD_DIM, MOST_LAYERS, Family, ModelConfig
 from queueproof.models.fields import Fields
 from queueproof.models.weights.gguf import ROPE_FACTORS, stored_tensor
 from queueproof.models.weights.gguf_file import GgufFile
@@ -61,7 +61,10 @@ def gguf_head_dim(gguf: GgufFile) -> int:
     heads = f.integer("attention.head_count")
     if heads < 1:
         raise ModelError(f"{f.source}: attention.head_count is {heads}; it must be at least 1")
-    return f.integer("attention.key_length", f.integer("embedding_length") // heads)
+    head_dim = f.integer("attention.key_length", f.integer("embedding_length") // heads)
+    if not 1 <= head_dim <= MOST_HEAD_DIM:
+        raise ModelError(f"{f.source}: the head size is {head_dim}; it must be from 1 to {MOST_HEAD_DIM}")
+    return head_dim
 
 
 def from_gguf(gguf: GgufFile, dtype: Dtype) -> ModelConfig:
@@ -70,7 +73,7 @@ def from_gguf(gguf: GgufFile, dtype: Dtype) -> ModelConfig:
     model = registry.for_gguf(name, gguf.metadata.source)
     f = _architecture_fields(gguf)
     _refuse_unknown(f)
-    layers = f.integer("block_count")
+    layers = f.count("block_count", MOST_LAYERS)
     head_dim = gguf_head_dim(gguf)
     for field in ("attention.value_length", "rope.dimension_count"):
         if f.integer(field, head_dim) != head_dim:
@@ -147,6 +150,8 @@ def _scaling(gguf: GgufFile, f: Fields, head_dim: int, theta: float) -> RopeScal
         return RopeScaling("linear", _shortest(f.number("rope.scaling.factor")))
     if factors is None:
         return None
+    if factors.shape != (head_dim // 2,):
+        raise ModelError(f"{f.source}: {ROPE_FACTORS} has the shape {list(factors.shape)}, expected [{head_dim // 2}]")
     stored = StoredWeights({ROPE_FACTORS: stored_tensor(gguf, factors)}, "auto").vector(ROPE_FACTORS)
     return _llama3_scaling(stored, head_dim, theta, f.source)
 

@@ -15,7 +15,7 @@ from queueproof.arithmetic.rope import RopeScaling
 from queueproof.contract.errors import InvalidParameter, UnsupportedModel
 from queueproof.kernels.ops import Dtype
 from queueproof.models import registry
-from queueproof.models.config import ModelConfig
+from queueproof.models.config import MOST_LAYERS, ModelConfig
 from queueproof.models.fields import Fields, read_json
 
 DEFAULT_THETA = 10000.0  # of configs older than the field
@@ -68,7 +68,7 @@ def from_hf(files: HfConfigFiles, dtype: Dtype) -> ModelConfig:
         raise UnsupportedModel(f"{config.source}: architectures is {names}; exactly one is supported")
     model = registry.for_architecture(names[0], config.source)
     _refuse_unsupported(config)
-    layers = config.integer("num_hidden_layers")
+    layers = config.count("num_hidden_layers", MOST_LAYERS)
     heads = config.integer("num_attention_heads")
     hidden = config.integer("hidden_size")
     max_position = config.integer("max_position_embeddings")

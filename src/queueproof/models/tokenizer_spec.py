@@ -13,6 +13,7 @@ from typing import Any
 from queueproof.contract.errors import ModelError, UnsupportedModel
 from queueproof.models.control import TAG, ControlToken
 from queueproof.models.fields import Fields, read_json
+from queueproof.models.tokenizer_check import check_bpe
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +52,19 @@ def take_apart(spec: dict[str, Any], source: str, prefix: tuple[int, ...]) -> To
     """Separates the control tokens from a tokenizer.json object, which is changed.
 
     A control token is an added token that is marked special, or that has the form of a tag (control.TAG).
-    Raises UnsupportedModel for a model other than BPE: only its merges can be kept from making a control token.
+    Raises UnsupportedModel for a model other than BPE: only its merges can be kept from making a control token, and
+    ModelError for an object with broken parts.
     """
     model = spec["model"]
     if model.get("type") != "BPE":
         raise UnsupportedModel(f"{source}: a tokenizer of type {model.get('type')} is not supported; BPE is")
+    check_bpe(spec, source)
     vocab: dict[str, int] = model["vocab"]
     added = spec.get("added_tokens") or []
     tokens = {token_id: token for token, token_id in vocab.items()} | {t["id"]: t["content"] for t in added}
+    for token_id in prefix:
+        if token_id not in tokens:
+            raise ModelError(f"{source}: prompts begin with the id {token_id!r}, which is no token; get the file again")
     control, ordinary = [], []
     for t in added:
         if t["special"] or TAG.fullmatch(t["content"]):
@@ -100,7 +106,7 @@ def read_hf(folder: Path, bos_id: int | None) -> TokenizerSpec:
             wanted = config.flag("add_bos_token")
             prefix = () if not wanted else prefix or (() if bos_id is None else (bos_id,))
         return take_apart(spec, str(path), prefix)
-    except (KeyError, TypeError, AttributeError) as e:
+    except (KeyError, TypeError, AttributeError, StopIteration) as e:
         raise ModelError(f"{path} is not a tokenizer of the tokenizers library ({e!r}); get the file again") from e
 
 

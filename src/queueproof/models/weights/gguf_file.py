@@ -21,6 +21,7 @@ DEFAULT_ALIGNMENT: Final = 32
 STRING, ARRAY, BOOL = 8, 9, 7
 SCALARS: Final = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 MAX_DIMS: Final = 4
+MAX_NESTING: Final = 4  # of arrays in arrays
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,8 @@ def read_gguf(path: Path) -> GgufFile:
     values: dict[str, Any] = {}
     for _ in range(pair_count):
         key = cursor.string()
+        if key in values:
+            raise ModelError(f"{path} holds the metadata {key!r} twice; get the file again")
         values[key] = cursor.value(cursor.scalar("I"))
     metadata = Fields(values, str(path))
     if metadata.integer("split.count", 1) > 1:
@@ -106,12 +109,12 @@ class _Cursor:
                 f"{self._file.path}: text at byte {self.at - length} is not UTF-8; get the file again"
             ) from e
 
-    def value(self, kind: int) -> Any:
+    def value(self, kind: int, depth: int = 0) -> Any:
         if kind in SCALARS:
             return self.scalar(SCALARS[kind])
         if kind == STRING:
             return self.string()
-        if kind != ARRAY:
+        if kind != ARRAY or depth > MAX_NESTING:
             raise ModelError(
                 f"{self._file.path}: metadata of unknown type {kind} at byte {self.at}; get the file again"
             )
@@ -126,7 +129,7 @@ class _Cursor:
         self._need(count)  # each item takes a byte at least: a corrupt count ends here, not in a long loop
         if item == STRING:
             return self._strings(count)
-        return [self.value(item) for _ in range(count)]
+        return [self.value(item, depth + 1) for _ in range(count)]
 
     def _strings(self, count: int) -> list[str]:
         """`string` so many times, without its calls: vocabularies have 100,000 tokens and as many merges."""

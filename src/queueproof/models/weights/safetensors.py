@@ -101,12 +101,19 @@ def _parse_header(file: MappedFile) -> tuple[int, dict[str, Any]]:
     if 8 + length > file.size:
         raise ModelError(f"{file.path} is cut short: a header of {length} bytes in a file of {file.size}; {AGAIN}")
     try:
-        header = json.loads(file.head(8, length))
-    except ValueError as e:
+        header = json.loads(file.head(8, length), object_pairs_hook=_without_repeats)
+    except (ValueError, RecursionError) as e:
         raise ModelError(f"{file.path} is not a safetensors file (header: {e}); {AGAIN}") from e
     if not isinstance(header, dict):
         raise ModelError(f"{file.path} is not a safetensors file (its header is no object); {AGAIN}")
     return 8 + length, header
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a name occurs twice")
+    return found
 
 
 def _entry(file: MappedFile, name: str, entry: Any) -> tuple[str, tuple[int, ...], int, int]:
