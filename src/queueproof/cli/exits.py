@@ -48,9 +48,15 @@ def exit_code(error: QueueproofError) -> ExitCode:
     return ExitCode.ENVIRONMENT
 
 
+class _Results(Console):
+    def on_broken_pipe(self) -> None:
+        """rich would exit with 1, which here means that a difference was found."""
+        raise BrokenPipeError
+
+
 def out() -> Console:
     """Standard output, for results. Made when it is used: tests and shells replace it."""
-    return Console(highlight=False)
+    return _Results(highlight=False)
 
 
 def err() -> Console:
@@ -60,7 +66,12 @@ def err() -> Console:
 
 def print_json(value: object) -> None:
     """One JSON value on standard output. NaN and infinities must have been dealt with."""
-    sys.stdout.write(json.dumps(value, ensure_ascii=False, allow_nan=False) + "\n")
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:  # a terminal without these characters, or a file name that is no text
+        text = json.dumps(value, allow_nan=False)
+    sys.stdout.write(text + "\n")
     sys.stdout.flush()
 
 

@@ -98,10 +98,19 @@ def _requests(
         raise UsageError("--system needs --chat: a plain prompt has no system message")
     if file is not None:
         return _read_file(file, chat, system)
-    text = sys.stdin.read() if prompt == "-" else prompt or ""
+    text = _standard_input() if prompt == "-" else prompt or ""
     if not text:
         raise InvalidParameter("prompt", text, "it must not be empty")
     return [(_as_chat(text, system) if chat else {"prompt": text}, {}, None)]
+
+
+def _standard_input() -> str:
+    if sys.stdin is None:
+        raise UsageError("standard input is closed; give the prompt as an argument")
+    try:
+        return sys.stdin.read()
+    except UnicodeDecodeError as error:
+        raise UsageError(f"standard input is no text: {error}") from None
 
 
 def _as_chat(text: str, system: str | None) -> dict[str, Any]:
@@ -121,7 +130,7 @@ def _read_file(file: Path, chat: bool, system: str | None) -> list[tuple[dict[st
         where = f"{file}, line {number}"
         try:
             fields = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise UsageError(f"{where} is not JSON: {error}") from None
         if not isinstance(fields, dict):
             raise UsageError(f"{where} must be an object with one of {', '.join(PROMPT_KEYS)}")

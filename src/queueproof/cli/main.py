@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import os
 import sys
 from typing import Annotated
 
@@ -42,6 +44,14 @@ def _root(
 
 def main() -> None:
     """Entry point of the console script."""
+    if sys.stdout is None:  # `>&-`
+        if sys.stderr is not None:
+            sys.stderr.write("queueproof: standard output is closed\n")
+        raise SystemExit(ExitCode.ENVIRONMENT)
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - as long as the process
+    if isinstance(sys.stdout, io.TextIOWrapper):  # an answer may hold characters that the terminal's encoding lacks
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         app()
     except KeyboardInterrupt:  # before or after a command: while modules load, or while output is flushed
