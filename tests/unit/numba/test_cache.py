@@ -39,7 +39,10 @@ def stored(cache: Path, suffix: str) -> Path:
 
 
 def test_machine_code_is_kept(cache: Path) -> None:
-    assert fresh()(1) == 4
+    first = fresh()
+    assert jit.state().startswith("compiling")
+    assert first(1) == 4
+    assert jit.state() == "loading kernels"
     again = fresh()
     assert again(1) == 4 and hits(again) == 1
 

@@ -56,7 +56,7 @@ def state() -> str:
     """What a first call will have to do, for people."""
     if not KEPT:
         return f"compiling kernels (about a minute; {CACHE_DIR} is not writable, so each process has to)"
-    if not any(CACHE_DIR.glob("*")):
+    if not any(CACHE_DIR.glob("*/*.nbc")):  # numba makes the folders when it is imported
         return "compiling kernels (about a minute, once on this machine)"
     return "loading kernels"
 
