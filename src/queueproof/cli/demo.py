@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from queueproof.cli.env import DEFAULT_MODEL
 from queueproof.cli.exits import ExitCode, err, guarded, out, print_json
 from queueproof.cli.options import JsonOption, ModelOption, ThreadsOption, model_name, threads_in_use
 
@@ -20,13 +21,14 @@ if TYPE_CHECKING:
 
 ARITHMETICS = ("vendor", "ieee/1")
 REQUESTS = 24
+MAX_TOKENS = 24
 
 
 @guarded
 def command(
     model: ModelOption = None,
     requests: Annotated[int, typer.Option(min=2, max=REQUESTS, help="How many of the 24 prompts to use.")] = REQUESTS,
-    max_tokens: Annotated[int, typer.Option(min=1, max=512, help="Tokens of each answer, at most.")] = 24,
+    max_tokens: Annotated[int, typer.Option(min=1, max=512, help="Tokens of each answer, at most.")] = MAX_TOKENS,
     threads: ThreadsOption = None,
     as_json: JsonOption = False,
 ) -> ExitCode:
@@ -50,7 +52,8 @@ def command(
         prompts = [loaded.tokenizer.encode_chat(messages) for messages in CONVERSATIONS[:requests]]
         blas = blas_threads if arithmetic == "vendor" else None
         experiment = Experiment(loaded, prompts, max_tokens, in_use, blas_threads=blas)
-        screen = screen or demo_screen.Screen(ARITHMETICS, experiment.plans, requests)
+        full = (name, requests, max_tokens) == (DEFAULT_MODEL, REQUESTS, MAX_TOKENS)
+        screen = screen or demo_screen.Screen(ARITHMETICS, experiment.plans, requests, full)
         with live(screen, console):
             reference = experiment.alone(_each(screen, arithmetic, ALONE))
             screen.alone(arithmetic, reference)

@@ -14,7 +14,7 @@ ModelOption = Annotated[
     str | None,
     typer.Option("--model", "-m", help="A known name, a path, or a Hugging Face id.  [default: smollm2-135m]"),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
 ThreadsOption = Annotated[
     int | None,
     typer.Option("--threads", min=1, max=4 * (os.cpu_count() or 1), help="Threads.  [default: the physical cores]"),

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from queueproof.cli import loading
 from queueproof.cli.demo import blas_threads
+from queueproof.cli.demo_screen import Screen
 from queueproof.cli.main import app
 from tests.support.fake_backend import FakeTokenizer, load_fake
 
@@ -79,3 +80,13 @@ def test_the_blas_takes_a_number_of_threads() -> None:
     np.ones((4, 4)) @ np.ones((4, 4))
     with blas_threads(1) as used:
         assert used == 1
+
+
+def test_the_time_to_expect_is_shown_only_while_it_can_be_true(monkeypatch: pytest.MonkeyPatch) -> None:
+    screens = [Screen(("vendor",), (), 24, full) for full in (True, False)]
+    assert [screen.clock for screen in screens] == ["0 s of about 180 s", "0 s"]
+    now = 0.0
+    monkeypatch.setattr("queueproof.cli.demo_screen.time.monotonic", lambda: now)
+    screens[0].start()
+    now = 181.0
+    assert screens[0].clock == "181 s"
