@@ -8,12 +8,15 @@ import queue
 import threading
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
+from os import PathLike
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
-from queueproof.contract.errors import EngineError
+from queueproof.contract.errors import EngineError, InvalidParameter
 from queueproof.engine.engine import Engine
+from queueproof.engine.llm import open_engine
 from queueproof.engine.outputs import RequestOutput
+from queueproof.engine.protocols import LoadedModel
 from queueproof.engine.request import Request
 from queueproof.engine.sampling_params import SamplingParams
 from queueproof.engine.stats import EngineStats
@@ -30,10 +33,20 @@ class _Listener:
 
 
 class AsyncEngine:
-    """Owns `engine`: nothing else may use it. Made and used from any event loop; closed by `close` or `async with`."""
+    """Owns its engine: nothing else may use it. Made and used from any event loop; closed by `close` or `async with`.
 
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
+    model: an engine, or what `LLM` takes, with the same options.
+    """
+
+    def __init__(
+        self, model: Engine | str | PathLike[str] | LoadedModel, dtype: str = "auto", **options: Any
+    ) -> None:
+        if isinstance(model, Engine):
+            if options or dtype != "auto":
+                raise InvalidParameter("options", sorted({"dtype", *options}), "an engine has its options already")
+            self.engine = model
+        else:
+            self.engine = open_engine(model, dtype, **options)
         # What the thread shall do between two steps; None ends it.
         self._orders: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._listeners: dict[str, _Listener] = {}  # the thread's own

@@ -94,6 +94,8 @@ class LLM:
         if sampling_params is None or isinstance(sampling_params, SamplingParams):
             params = [sampling_params or SamplingParams()] * len(several)
         else:
+            if not isinstance(sampling_params, Sequence) or isinstance(sampling_params, str):
+                raise InvalidParameter("sampling_params", sampling_params, "it must be a SamplingParams or a list of them")
             params = list(sampling_params)
             if len(params) != len(several):
                 raise InvalidParameter("sampling_params", f"{len(params)} of them", f"give one, or {len(several)}")
@@ -111,8 +113,8 @@ class LLM:
         **template_options: Any,
     ) -> list[RequestOutput]:
         """Answers one conversation, or several. Options go to the chat template (add_generation_prompt, ...)."""
-        if not messages:
-            raise InvalidParameter("messages", messages, "a conversation must not be empty")
+        if isinstance(messages, str) or not isinstance(messages, Sequence) or not messages:
+            raise InvalidParameter("messages", messages, "it must be a list of {'role': ..., 'content': ...} and must not be empty")
         conversations = [messages] if isinstance(messages[0], Mapping) else messages
         encode = self.engine.model.tokenizer.encode_chat
         prompts: list[Prompt] = [

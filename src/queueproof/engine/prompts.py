@@ -55,7 +55,9 @@ def is_one_prompt(prompts: object) -> bool:
     """Whether this is a prompt, and not a list of prompts."""
     if isinstance(prompts, str | Mapping | np.ndarray):
         return True
-    return isinstance(prompts, Sequence) and bool(prompts) and hasattr(prompts[0], "__index__")
+    if not isinstance(prompts, Sequence):
+        raise InvalidParameter("prompts", prompts, "it must be a prompt (a string, token ids, a dict) or a list of them")
+    return bool(prompts) and hasattr(prompts[0], "__index__")
 
 
 def _read_mapping(prompt: Mapping[str, Any], tokenizer: Tokenizer, vocab_size: int) -> ReadPrompt:

@@ -66,7 +66,7 @@ class SamplingParams:
     def __post_init__(self) -> None:
         self._integer("n", 1, _MAX_N)
         self._number("temperature", 0.0, 1e5, zero_or_from=1e-5)
-        self._integer("top_k", 0)
+        self._integer("top_k", 0, meaning=" (0 keeps all tokens)")
         self._number("top_p", 0.0, 1.0, open_low=True)
         self._number("min_p", 0.0, 1.0)
         self._number("repetition_penalty", 0.01, 100.0)
@@ -108,11 +108,13 @@ class SamplingParams:
     def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
 
-    def _integer(self, name: str, low: int, high: int | None = None, optional: bool = False) -> None:
+    def _integer(
+        self, name: str, low: int, high: int | None = None, optional: bool = False, meaning: str = ""
+    ) -> None:
         value = getattr(self, name)
         if value is None and optional:
             return
-        allowed = f"it must be an integer from {low}" + (f" to {high}" if high is not None else "")
+        allowed = f"it must be an integer from {low}" + (f" to {high}" if high is not None else "") + meaning
         self._set(name, as_integer(name, value, allowed + (", or None" if optional else ""), low, high))
 
     def _number(

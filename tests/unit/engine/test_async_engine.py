@@ -203,3 +203,16 @@ def test_a_forked_child_is_told_that_the_engine_stayed_behind(monkeypatch: pytes
                 engine.abort("request-0")
 
     run(body)
+
+
+def test_it_takes_what_llm_takes() -> None:
+    async def ask() -> list[int]:
+        async with AsyncEngine(load_fake(), num_blocks=64) as engine:
+            last = [o async for o in engine.generate([1, 2, 3], SamplingParams(temperature=0, max_tokens=4))][-1]
+        return list(last.outputs[0].token_ids)
+
+    assert asyncio.run(ask())
+    engine = Engine(load_fake(), EngineConfig(num_blocks=64))
+    with pytest.raises(InvalidParameter, match="options"):
+        AsyncEngine(engine, threads=1)
+    engine.close()

@@ -152,3 +152,25 @@ def test_public_names() -> None:
 def test_the_package_is_imported_lazily() -> None:
     code = "import sys, queueproof; assert not {'numpy', 'numba', 'rich'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(
+    ("prompts", "params", "named"),
+    [
+        (None, None, "prompts"),
+        (5, None, "prompts"),
+        ("a", {"temperature": 0}, "sampling_params"),
+        ("a", "greedy", "sampling_params"),
+        ("a", [1], "sampling_params"),
+    ],
+)
+def test_arguments_of_other_types_are_named(prompts: Any, params: Any, named: str) -> None:
+    with LLM(load_fake(), num_blocks=8) as llm, pytest.raises(InvalidParameter) as caught:
+        llm.generate(prompts, params)
+    assert caught.value.name == named
+
+
+@pytest.mark.parametrize("messages", ["hello", None, [], {"role": "user", "content": "a"}])
+def test_a_conversation_is_a_list(messages: Any) -> None:
+    with LLM(load_fake(), num_blocks=8) as llm, pytest.raises(InvalidParameter, match="messages"):
+        llm.chat(messages)
