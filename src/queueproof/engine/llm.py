@@ -55,7 +55,6 @@ def open_engine(
         if error.name != "max_len":
             raise
         raise InvalidParameter("max_model_len", error.value, error.allowed) from None  # its name here
-    backend.warm_up(None if progress is None else lambda what: progress(f"compiling {what}", 0, 1))
     return Engine(loaded, config)
 
 
