@@ -161,9 +161,3 @@ def pack(n: int, k: int, row_slices: Iterable[NDArray[np.uint16]], dtype: Dtype,
     if bias is not None:
         bias = np.concatenate([bias.astype(np.float32), np.zeros(panels * PANEL - n, np.float32)])
     return PackedMatrix(n, k, dtype, data, bias)
-
-
-def element(row: int) -> tuple[int, int]:
-    """(panel, u16 column inside a packed bf16 row) of weight row `row`."""
-    p, lane = divmod(row, PANEL)
-    return p, lane * 2 if lane < LANES else (lane - LANES) * 2 + 1

@@ -68,7 +68,8 @@ class _Crew:
         self._barriers = 0
         self._wanted = 0  # runs that have been published, or are about to be
         self._dismissed = False
-        self._awake = threading.Event()
+        # One for each: a helper that clears another's event could put it to sleep with a run to do.
+        self._awake = [threading.Event() for _ in range(helpers)]
         try:
             for tid in range(1, helpers + 1):
                 threading.Thread(target=self._help, args=(tid,), name=f"queueproof-{tid}", daemon=True).start()
@@ -81,7 +82,7 @@ class _Crew:
         s[BASE], s[PROGRAM], s[LENGTH], s[STEP] = self._barriers, program, length, step
         self._barriers += length
         self._wanted += 1
-        self._awake.set()
+        self._wake()
         self._work(0, self._size, self._address, seen, 1)
 
     def dismiss(self) -> None:
@@ -90,17 +91,21 @@ class _Crew:
         if self._state[GENERATION] < self._wanted:
             self._state[LENGTH] = 0
             self._state[GENERATION] = self._wanted
-        self._awake.set()
+        self._wake()
+
+    def _wake(self) -> None:
+        for event in self._awake:
+            event.set()
 
     def _help(self, tid: int) -> None:
-        seen = 0
+        seen, awake = 0, self._awake[tid - 1]
         while not self._dismissed:
             soon = self._wanted > seen
             seen += self._work(tid, self._size, self._address, seen, 0 if soon else SPINS_BEFORE_SLEEP)
-            self._awake.clear()
+            awake.clear()
             # After `clear`: who asks for a run counts it first and then sets the event.
             if self._wanted == seen and not self._dismissed:
-                self._awake.wait()
+                awake.wait()
 
 
 class Team:
