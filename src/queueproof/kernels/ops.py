@@ -20,11 +20,13 @@ F32 = NDArray[np.float32]
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
 U16 = NDArray[np.uint16]
+U64 = NDArray[np.uint64]
 
 Matrix = Any  # a packed h16 weight matrix, opaque outside its backend
 Vector = Any  # an f32 vector of weights
 RopeTable = Any  # cos and sin, f32 [max_len, D / 2] each
 Act = Any  # an activation of the running step: one row per token (or per logits row)
+Logits = Any  # f32 [R, V] where the backend keeps them; RowOps.host copies them out
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,8 @@ class StepBatch:
     token_ids, positions: i32 [T]. slots: i64 [T], where the token's key goes: block * block_size + offset.
     query_start: i32 [S + 1], sequence s owns tokens [query_start[s], query_start[s + 1]).
     block_tables: i32 [S, B], the pool blocks of each sequence in order; entries past its length are unread.
+    drawn: i32 [T] or None. Not -1: the token is the one that this row of the last `RowOps.draw` gave, and may still be
+    under way; its entry of token_ids is unread. Only for a backend that is `asynchronous`.
     """
 
     token_ids: I32
@@ -64,6 +68,61 @@ class StepBatch:
     slots: I64
     query_start: I32
     block_tables: I32
+    drawn: I32 | None = None
+
+
+@dataclass(slots=True)
+class Edits:
+    """Changes to single logits before a token is drawn (docs/arithmetic.md, section 6). All arrays are [E].
+
+    rows, ids: i32, each pair at most once. In this order: x + bias; x / repetition where x > 0, else x * repetition;
+    x - frequency (penalty times count, f32); x - presence; −∞ where banned. 0, 1, 0, 0 and False change nothing.
+    """
+
+    rows: I32
+    ids: I32
+    bias: F32
+    repetition: F32
+    frequency: F32
+    presence: F32
+    banned: NDArray[np.bool_]
+
+
+@dataclass(slots=True)
+class DrawBatch:
+    """What to do with each of R rows of logits. All arrays are [R].
+
+    tokens: i32, a token to score, or -1 to draw one. temperature: f32, 0 takes the best token. top_k: i32, 0 off.
+    top_p: f32, 1 off. min_p: f32, 0 off. seed: u64. position: i64, the index in its sequence of the token to be drawn.
+    top: report the rank of the token and this many best tokens; None: neither. edits change what is drawn, not what is
+    reported.
+    """
+
+    tokens: I32
+    temperature: F32
+    top_k: I32
+    top_p: F32
+    min_p: F32
+    seed: U64
+    position: I64
+    top: int | None = None
+    edits: Edits | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """Arrays on the host. tokens: i32 [R], drawn or scored; -1 for a row whose logits hold a NaN.
+
+    logprobs, lse: f32 [R], of the token and of the row, of the logits before edits. ranks: i32 [R], from 1; top_ids:
+    i32 [R, top]; top_logprobs: f32 [R, top], best first; None where DrawBatch.top is.
+    """
+
+    tokens: I32
+    logprobs: F32
+    lse: F32
+    ranks: I32 | None = None
+    top_ids: I32 | None = None
+    top_logprobs: F32 | None = None
 
 
 class Packer(Protocol):
@@ -118,8 +177,8 @@ class Ops(Protocol):
         """[T, heads * D] over the cache of `layer`, causal, at most the last `window` keys."""
         ...
 
-    def silu_mul(self, gate_up: Act) -> Act:
-        """round16(silu(g) * u) with gate_up [T, 2F] = (g, u)."""
+    def gated_linear(self, x: Act, w: Matrix) -> Act:
+        """round16(silu(g) * u), [T, F], with (g, u) = linear(x, w); w has the F rows of the gate, then those of up."""
         ...
 
     def take_logit_rows(self, h: Act) -> Act:
@@ -152,8 +211,8 @@ class Executor(Protocol):
         """Runs the trunk: fills the cache and keeps the residual stream for `logits`."""
         ...
 
-    def logits(self, rows: I32) -> F32:
-        """f32 [R, V] of token rows of the last `forward`; R <= max_logit_rows; valid until the next call."""
+    def logits(self, rows: I32) -> Logits:
+        """Logits of token rows of the last `forward`; R <= max_logit_rows; valid until the next call."""
         ...
 
     def close(self) -> None:
@@ -161,22 +220,34 @@ class Executor(Protocol):
         ...
 
 
+class Draw(Protocol):
+    """A draw that may still be under way."""
+
+    def result(self) -> Drawn:
+        """Waits for it. May be called once, and before the draw after the next one is begun."""
+        ...
+
+
 class RowOps(Protocol):
     """From logits to tokens (docs/arithmetic.md section 6)."""
 
-    def stats(self, logits: F32) -> tuple[I32, F32, F32]:
-        """argmax i32 [R] (-1 for a row with a NaN), max f32 [R], logz f32 [R]."""
+    def draw(self, logits: Logits, batch: DrawBatch) -> Draw:
+        """Draws or scores a token for each row. The arrays of the batch may be reused as soon as this returns."""
         ...
 
-    def topk(self, logits: F32, k: int) -> I32:
-        """i32 [R, k]: ids of the first k ranks."""
+    def host(self, logits: Logits) -> F32:
+        """f32 [R, V]: a copy on the host. Waits for the executor."""
         ...
 
-    def sample(
-        self, row: F32, temperature: float, top_k: int, top_p: float, min_p: float, seed: int, position: int
-    ) -> int:
-        """One token of f32 [V] logits; temperature > 0; top_k 0, top_p 1 and min_p 0 switch a filter off. -1: NaN."""
-        ...
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """Sizes of an engine that fit a device; see EngineConfig. kv_cache_memory: bytes, what may be taken now."""
+
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    block_size: int
+    kv_cache_memory: int
 
 
 class Backend(Protocol):
@@ -184,6 +255,11 @@ class Backend(Protocol):
 
     arithmetic: str
     device: str
+    asynchronous: bool  # whether `RowOps.draw` returns before its tokens are known and `StepBatch.drawn` may name them
+
+    def defaults(self) -> Defaults:
+        """Asked for after the weights are in their place."""
+        ...
 
     def packer(self, dtype: Dtype) -> Packer: ...
 
