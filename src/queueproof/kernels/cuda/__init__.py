@@ -1,0 +1,1 @@
+"""What is called of NVIDIA's own libraries, through ctypes."""
