@@ -6,6 +6,7 @@ QueueproofError
 │   ├── RequestTooLong             a prompt, or prompt + output, that can never fit
 │   ├── UnsupportedClass           a determinism class that is not on offer
 │   ├── UnsupportedArithmetic      an arithmetic that has no backend on the device
+│   ├── UnsupportedDevice          a device that is not there, too old, or whose packages are not installed
 │   └── UnsupportedModel           a family, tensor type or option that no code here implements
 ├── ModelError                     a model file that is missing, truncated, corrupt or inconsistent
 ├── DownloadError                  nothing could be fetched; nothing half-written is left
@@ -52,6 +53,10 @@ class UnsupportedArithmetic(UsageError):
     def __init__(self, arithmetic: str, device: str, supported: Sequence[tuple[str, str]]) -> None:
         have = ", ".join(f"{a} on {d}" for a, d in supported)
         super().__init__(f"no backend for arithmetic {arithmetic!r} on {device!r}; there are: {have}")
+
+
+class UnsupportedDevice(UsageError):
+    code = "unsupported_device"
 
 
 class UnsupportedModel(UsageError):
