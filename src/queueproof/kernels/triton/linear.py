@@ -11,7 +11,6 @@ copy engine (TMA) cannot address. `wide` is persistent and loads through TMA des
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import triton
@@ -74,18 +73,18 @@ def gated(gate, up, dtype: tl.constexpr):
 
 
 @triton.jit
-def load_rows(p, inside, left, cols, EVEN_K: tl.constexpr, POLICY: tl.constexpr):
+def load_rows(p, inside, left, cols, EVEN_K: tl.constexpr):
     """A step of BK of some rows; zeros past K, rows not `inside` hold anything or zeros."""
     if EVEN_K:
-        return tl.load(p, mask=inside, other=0.0, eviction_policy=POLICY)
-    return tl.load(p, mask=inside & (cols < left), other=0.0, eviction_policy=POLICY)
+        return tl.load(p, mask=inside, other=0.0)
+    return tl.load(p, mask=inside & (cols < left), other=0.0)
 
 
 @triton.jit
 def load_weights(p, left, cols, EVEN_K: tl.constexpr):
     if EVEN_K:
-        return tl.load(p, eviction_policy="evict_first")
-    return tl.load(p, mask=cols < left, other=0.0, eviction_policy="evict_first")
+        return tl.load(p)
+    return tl.load(p, mask=cols < left, other=0.0)
 
 
 @triton.jit(do_not_specialize=["M"])
@@ -131,7 +130,7 @@ def narrow_kernel(
     acc_up = tl.zeros((BN, BM), dtype=tl.float32)
     for k in range(0, K, BK):
         w = load_weights(wp, K - k, rk[None, :], EVEN_K)
-        x = load_rows(xp, inside, K - k, rk[:, None], EVEN_K, "")
+        x = load_rows(xp, inside, K - k, rk[:, None], EVEN_K)
         acc = tl.dot(w, x, acc)
         if GATED:
             acc_up = tl.dot(load_weights(up, K - k, rk[None, :], EVEN_K), x, acc_up)
@@ -208,10 +207,7 @@ def wide_kernel(
             if GATED:
                 b = tl.load(b_ptr + N + rn, mask=rn < N, other=0.0)
                 acc_up += b[:, None] if SWAP else b[None, :]
-        if GATED:
-            out = gated(acc, acc_up, o_ptr.dtype.element_ty)
-        else:
-            out = acc.to(o_ptr.dtype.element_ty)
+        out = gated(acc, acc_up, o_ptr.dtype.element_ty) if GATED else acc.to(o_ptr.dtype.element_ty)
         if STORE_TMA:
             o_desc.store([m, n], out.T if SWAP else out)
         else:
@@ -254,18 +250,13 @@ def narrow(tile: Tile, x: torch.Tensor, w: Weight, out: torch.Tensor, is_gated: 
     )
 
 
-_descriptors: dict[tuple[Any, ...], TensorDescriptor] = {}
-
-
 def descriptor(tensor: torch.Tensor, rows: int, cols: int) -> TensorDescriptor:
     """The TMA descriptor of a matrix for blocks of [rows, cols]."""
     shape = tensor.shape
     return TensorDescriptor(tensor, [shape[0], shape[1]], [shape[1], 1], [rows, cols])
 
 
-def wide(
-    tile: Tile, x: torch.Tensor, w: Weight, out: torch.Tensor, is_gated: bool, pdl: bool, processors: int
-) -> None:
+def wide(tile: Tile, x: torch.Tensor, w: Weight, out: torch.Tensor, is_gated: bool, pdl: bool, processors: int) -> None:
     """As `narrow`. processors: programs to start at most. k, and n for h16 results, must be multiples of 8."""
     m, n = x.shape[0], w.n // 2 if is_gated else w.n
     store_tma = out.element_size() == 2 and tma_can_address(n)
