@@ -19,7 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from queueproof.contract.errors import InvalidParameter
-from queueproof.kernels.ops import F32, I32, Dtype, ForwardModel, KVShape, Limits, StepBatch
+from queueproof.kernels import host
+from queueproof.kernels.host import HostRows
+from queueproof.kernels.ops import F32, I32, Defaults, Dtype, ForwardModel, KVShape, Limits, StepBatch
 
 U64 = NDArray[np.uint64]
 _BASE = 0x9E3779B97F4A7C15
@@ -113,7 +115,7 @@ class FakeExecutor:
         self.closed = True
 
 
-class FakeRows:
+class FakeRows(HostRows):
     """Row operations in a few NumPy calls. No arithmetic of the definition: only a function of the row alone."""
 
     def stats(self, logits: F32) -> tuple[I32, F32, F32]:
@@ -144,10 +146,15 @@ class FakeRows:
 
 class FakeBackend:
     device = "cpu"
+    family = "any"
+    asynchronous = False
 
     def __init__(self, arithmetic: str = "ieee/1") -> None:
         self.arithmetic = arithmetic
         self.executors: list[FakeExecutor] = []
+
+    def defaults(self) -> Defaults:
+        return host.defaults()
 
     def packer(self, dtype: Dtype) -> Any:
         raise AssertionError("the fake model has no weights")

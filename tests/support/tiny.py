@@ -97,7 +97,7 @@ class TinyModel:
             x = ops.attention(q, index, c.heads, c.window)
             delta = ops.linear(x, layer.out)
             x = ops.rms_norm(h, layer.post_norm, c.eps, delta)
-            x = ops.silu_mul(ops.linear(x, layer.gate_up))
+            x = ops.gated_linear(x, layer.gate_up)
             delta = ops.linear(x, layer.down)
         return ops.add(h, delta)
 

@@ -6,6 +6,7 @@ import platform
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
+from rich.markup import escape
 from rich.table import Table
 
 from queueproof import __version__
@@ -14,6 +15,7 @@ from queueproof.cli.exits import ExitCode, err, guarded, out, print_json
 from queueproof.cli.options import JsonOption, threads_in_use
 from queueproof.contract.axes import Axis
 from queueproof.contract.classes import DeterminismClass, arithmetic_class
+from queueproof.contract.errors import UnsupportedDevice
 
 if TYPE_CHECKING:
     from queueproof.kernels.canary import CanaryResult
@@ -29,27 +31,33 @@ def command(as_json: JsonOption = False) -> ExitCode:
     Exits with 1 if an arithmetic does not give its recorded bits here.
     """
     from queueproof.kernels.canary import check
-    from queueproof.kernels.registry import ARITHMETICS
+    from queueproof.kernels.registry import SUPPORTED
 
     console = err()
     canaries: list[CanaryResult] = []
-    for arithmetic in ARITHMETICS:
+    missing: list[dict[str, str]] = []
+    for arithmetic, device in SUPPORTED:
         if console.is_terminal:
-            console.print(f"canary of {arithmetic} (kernels are compiled the first time) …", style="dim", markup=False)
-        canaries.append(check(arithmetic))
+            what = f"canary of {arithmetic} on {device} (kernels are compiled the first time) …"
+            console.print(what, style="dim", markup=False)
+        try:
+            canaries.append(check(arithmetic, device))
+        except UnsupportedDevice as error:
+            missing.append({"arithmetic": arithmetic, "device": device, "reason": str(error)})
     report = {
         "machine": machine(),
         "versions": {"queueproof": __version__, "python": platform.python_version()}
         | {name: version(name) for name in PACKAGES},
         "folders": folders(),
         "canaries": [_canary(result) for result in canaries],
+        "missing": missing,
         "classes": classes(canaries),
     }
     if as_json:
         print_json(report)
     else:
         show(report)
-    failed = any(result.expected is not None and not result.ok for result in canaries)
+    failed = any(_failed(result) for result in canaries)
     return ExitCode.DIFFERENCE if failed else ExitCode.OK
 
 
@@ -80,12 +88,12 @@ def folders() -> dict[str, str]:
 
 def classes(canaries: list[CanaryResult]) -> list[dict[str, Any]]:
     """Each class, weakest first: which arithmetic gives it here, or why none does."""
-    sound = {r.arithmetic: arithmetic_class(r.arithmetic) for r in canaries if r.expected is None or r.ok}
+    sound = {r.arithmetic: arithmetic_class(r.arithmetic) for r in canaries if not _failed(r)}
     rows = []
     for wanted in DeterminismClass:
         able = [(given, name) for name, given in sound.items() if given.satisfies(wanted)]
         given, arithmetic = min(able, key=lambda pair: len(pair[0].axes), default=(None, None))
-        broken = [f"{r.arithmetic}: {r.detail}" for r in canaries if r.arithmetic not in sound]
+        broken = [f"{r.arithmetic}: {r.detail}" for r in canaries if _failed(r)]
         rows.append(
             {
                 "class": wanted.value,
@@ -99,9 +107,19 @@ def classes(canaries: list[CanaryResult]) -> list[dict[str, Any]]:
     return rows
 
 
+def _failed(result: CanaryResult) -> bool:
+    """Whether a promise is not kept; an arithmetic that promises nothing cannot fail."""
+    return not result.ok and _promises(result.arithmetic)
+
+
+def _promises(arithmetic: str) -> bool:
+    return arithmetic_class(arithmetic) is not DeterminismClass.BEST_EFFORT
+
+
 def _canary(result: CanaryResult) -> dict[str, Any]:
     return {
         "arithmetic": result.arithmetic,
+        "device": result.device,
         "ok": result.ok,
         "digest": result.digest or None,
         "expected": result.expected,
@@ -122,11 +140,13 @@ def show(report: dict[str, Any]) -> None:
     console.print(about)
 
     table = Table(title="Canaries: the bits of a fixed problem", title_justify="left")
-    for heading in ("arithmetic", "result", "digest", "detail"):
+    for heading in ("arithmetic", "device", "result", "digest", "detail"):
         table.add_column(heading, overflow="fold")
     for c in report["canaries"]:
-        result = "no promise" if c["expected"] is None else "[green]ok[/]" if c["ok"] else "[red]FAILED[/]"
-        table.add_row(c["arithmetic"], result, (c["digest"] or "")[:16], c["detail"])
+        result = "[green]ok[/]" if c["ok"] else "[red]FAILED[/]" if _promises(c["arithmetic"]) else "no promise"
+        table.add_row(c["arithmetic"], c["device"], result, (c["digest"] or "")[:16], c["detail"])
+    for c in report["missing"]:
+        table.add_row(c["arithmetic"], c["device"], "not here", "", escape(c["reason"]))
     console.print(table)
 
     table = Table(title="Classes", title_justify="left")

@@ -39,6 +39,7 @@ _AXES: dict[DeterminismClass, frozenset[Axis]] = {
 # The strongest class that an arithmetic can keep. `vendor` is whatever the libraries do: it promises nothing.
 _OF_ARITHMETIC = {
     "ieee/1": DeterminismClass.PORTABLE,
+    "tensorcore/1": DeterminismClass.REQUEST,
     "vendor": DeterminismClass.BEST_EFFORT,
 }
 

@@ -15,36 +15,37 @@ from queueproof.engine.sampling_params import MAX_SEED, as_integer
 from queueproof.engine.scheduler.policies import POLICIES
 from queueproof.kernels.ops import Limits
 
-DEFAULT_KV_BYTES = 4 << 30
 # Far above what is of use; beyond them buffers and books would fill the memory before anything runs.
 MOST_THREADS = 1 << 10
 MOST_SEQS = 1 << 16
 MOST_TOKENS = 1 << 20
 MOST_BLOCKS = (1 << 31) - 1  # block tables are i32
-_MOST_LOGIT_ROWS = 256
+_LOGIT_ROWS = 256  # room for so many on a host: more take memory, and need no fewer passes over the head's weights
 
 
 @dataclass(frozen=True, kw_only=True)
 class EngineConfig:
     """Raises InvalidParameter for a value out of range, of another type, or an unknown name.
 
-    arithmetic, device: which kernels (`kernels/registry.py`). threads: None takes the cores this process may use.
+    arithmetic, device: which kernels (`kernels/registry.py`); arithmetic None takes the default of the device.
+    threads: of the kernels on the CPU; None takes the cores this process may use.
     max_model_len: prompt and answer together; None takes what the model was made for.
     max_num_seqs: sequences in one step. max_num_batched_tokens: tokens in one step; longer prompts are cut in chunks.
-    block_size: keys in a block of the KV cache, a multiple of 16.
+    block_size: keys in a block of the KV cache, a multiple of 16. None of these three: what suits the device
+    (`Backend.defaults`).
     kv_cache_memory (bytes) or num_blocks: the size of the KV cache. Without either: room for max_num_seqs full
-    sequences, at most 4 GiB and a quarter of the memory that is free.
+    sequences, as far as the device has memory for it; on the CPU at most 4 GiB and a quarter of what is free.
     policy: who is admitted next, "fcfs", "random" (with policy_seed) or "longest-first".
     num_speculative_tokens: most tokens that are guessed from earlier text and verified in one step; 0 switches it off.
     """
 
-    arithmetic: str = "ieee/1"
+    arithmetic: str | None = None
     device: str = "cpu"
     threads: int | None = None
     max_model_len: int | None = None
-    max_num_seqs: int = 32
-    max_num_batched_tokens: int = 512
-    block_size: int = 16
+    max_num_seqs: int | None = None
+    max_num_batched_tokens: int | None = None
+    block_size: int | None = None
     kv_cache_memory: int | None = None
     num_blocks: int | None = None
     enable_prefix_caching: bool = True
@@ -61,22 +62,23 @@ class EngineConfig:
         return object.__new__(cls)
 
     def __post_init__(self) -> None:
-        for name in ("arithmetic", "device"):
-            if not isinstance(getattr(self, name), str):
-                raise InvalidParameter(name, getattr(self, name), "it must be a string")
+        if not isinstance(self.arithmetic, str | None):
+            raise InvalidParameter("arithmetic", self.arithmetic, "it must be a string, or None")
+        if not isinstance(self.device, str):
+            raise InvalidParameter("device", self.device, "it must be a string")
         for name in ("max_model_len", "kv_cache_memory"):
             if getattr(self, name) is not None:
                 self._integer(name, 1, "it must be an integer from 1, or None")
-        for name, most in (("threads", MOST_THREADS), ("num_blocks", MOST_BLOCKS)):
-            if getattr(self, name) is not None:
-                self._integer(name, 1, f"it must be an integer from 1 to {most}, or None", most)
         for name, most in (
+            ("threads", MOST_THREADS),
+            ("num_blocks", MOST_BLOCKS),
             ("max_num_seqs", MOST_SEQS),
             ("max_num_batched_tokens", MOST_TOKENS),
             ("block_size", MOST_TOKENS),
         ):
-            self._integer(name, 1, f"it must be an integer from 1 to {most}", most)
-        if self.block_size % 16:
+            if getattr(self, name) is not None:
+                self._integer(name, 1, f"it must be an integer from 1 to {most}, or None", most)
+        if self.block_size is not None and self.block_size % 16:
             raise InvalidParameter("block_size", self.block_size, "it must be a multiple of 16")
         if self.kv_cache_memory is not None and self.num_blocks is not None:
             raise InvalidParameter("num_blocks", self.num_blocks, "give either num_blocks or kv_cache_memory, not both")
@@ -105,9 +107,12 @@ def limits_of(config: EngineConfig, model: LoadedModel) -> Limits:
     max_len = longest if config.max_model_len is None else config.max_model_len
     if max_len > longest:
         raise InvalidParameter("max_model_len", max_len, f"the model {model.name} has {longest} positions")
-    size = config.block_size
+    backend, defaults = model.backend, model.backend.defaults()
+    size = defaults.block_size if config.block_size is None else config.block_size
+    seqs = defaults.max_num_seqs if config.max_num_seqs is None else config.max_num_seqs
+    tokens = defaults.max_num_batched_tokens if config.max_num_batched_tokens is None else config.max_num_batched_tokens
     blocks_each = -(-max_len // size)
-    block_bytes = model.backend.kv_bytes_per_token(model.forward.kv_shape) * size
+    block_bytes = backend.kv_bytes_per_token(model.forward.kv_shape) * size
     if config.num_blocks is not None:
         num_blocks = config.num_blocks
     elif config.kv_cache_memory is not None:
@@ -118,13 +123,14 @@ def limits_of(config: EngineConfig, model: LoadedModel) -> Limits:
                 f"{block_bytes} bytes; give more memory or a smaller block_size"
             )
     else:
-        affordable = min(DEFAULT_KV_BYTES, psutil.virtual_memory().available // 4) // block_bytes
-        num_blocks = max(1, min(config.max_num_seqs * blocks_each, affordable))
-    rows = config.max_num_seqs * (1 + config.num_speculative_tokens)
+        num_blocks = max(1, min(seqs * blocks_each, defaults.kv_cache_memory // block_bytes, MOST_BLOCKS))
+    rows = seqs * (1 + config.num_speculative_tokens)
+    # A step that is drawn in one piece can overlap with the next one.
+    most_rows = max(_LOGIT_ROWS, seqs) if backend.asynchronous else _LOGIT_ROWS
     return Limits(
-        max_tokens=config.max_num_batched_tokens,
-        max_seqs=config.max_num_seqs,
-        max_logit_rows=min(config.max_num_batched_tokens, rows, _MOST_LOGIT_ROWS),
+        max_tokens=tokens,
+        max_seqs=seqs,
+        max_logit_rows=min(tokens, rows, most_rows),
         num_blocks=num_blocks,
         block_size=size,
         max_model_len=max_len,

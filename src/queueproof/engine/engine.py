@@ -27,6 +27,7 @@ from queueproof.engine.scheduler.core import Scheduler
 from queueproof.engine.scheduler.policies import make_policy
 from queueproof.engine.stats import EngineStats
 from queueproof.engine.stops import TextStream
+from queueproof.kernels.registry import default_arithmetic
 
 
 class Engine:
@@ -36,15 +37,17 @@ class Engine:
     """
 
     def __init__(self, model: LoadedModel, config: EngineConfig | None = None) -> None:
-        config = EngineConfig(arithmetic=model.backend.arithmetic) if config is None else config
-        if config.arithmetic != model.backend.arithmetic or config.device != model.backend.device:
-            have = f"{model.backend.arithmetic} on {model.backend.device}"
-            asked = f"{config.arithmetic} on {config.device}"
+        backend = model.backend
+        config = EngineConfig(arithmetic=backend.arithmetic, device=backend.device) if config is None else config
+        arithmetic = default_arithmetic(config.device) if config.arithmetic is None else config.arithmetic
+        if (arithmetic, config.device) != (backend.arithmetic, backend.device):
+            have = f"{backend.arithmetic} on {backend.device}"
+            asked = f"{arithmetic} on {config.device}"
             raise InvalidParameter("arithmetic", asked, f"the weights of {model.name} were packed for {have}")
         self.model, self.config = model, config
         self.limits = limits_of(config, model)
-        self.arithmetic = config.arithmetic
-        self.determinism_class: str = arithmetic_class(config.arithmetic).value
+        self.arithmetic = arithmetic
+        self.determinism_class: str = arithmetic_class(arithmetic).value
         threads = thread_count(config)
         try:
             self._runner = Runner(model.backend, model.forward, self.limits, threads)
@@ -58,7 +61,7 @@ class Engine:
         self._rows = model.backend.rows(threads)
         self._eos_ids = frozenset(model.config.eos_ids)
         # The index is this engine's own, so the name will do: a digest of the weights would mean to read them again.
-        self._namespace = f"{model.name} {model.forward.dtype} {config.arithmetic}"
+        self._namespace = f"{model.name} {model.forward.dtype} {arithmetic}"
         self._ids = itertools.count()
         self._closed = False
         self.stats = EngineStats()

@@ -255,6 +255,7 @@ class Backend(Protocol):
 
     arithmetic: str
     device: str
+    family: str  # machines on which an arithmetic without `device` gives the same bits; "any": they all do
     asynchronous: bool  # whether `RowOps.draw` returns before its tokens are known and `StepBatch.drawn` may name them
 
     def defaults(self) -> Defaults:

@@ -1,24 +1,56 @@
-"""Names of arithmetics to the backends that implement them here."""
+"""Names of arithmetics and devices to the backends that implement them here."""
 
 from __future__ import annotations
 
-from queueproof.contract.errors import UnsupportedArithmetic
+from importlib import import_module
+
+from queueproof.contract.errors import InvalidParameter, UnsupportedArithmetic, UnsupportedDevice
 from queueproof.kernels.ops import Backend
 
-ARITHMETICS = ("ieee/1", "vendor")
+# (arithmetic, device): module and class. Of each device the first arithmetic is the default.
+_BACKENDS = {
+    ("ieee/1", "cpu"): ("queueproof.kernels.numba.backend", "NumbaBackend"),
+    ("vendor", "cpu"): ("queueproof.kernels.vendor.backend", "VendorBackend"),
+    ("tensorcore/1", "cuda"): ("queueproof.kernels.triton.backend", "TritonBackend"),
+    ("vendor", "cuda"): ("queueproof.kernels.vendor.cuda", "CudaVendorBackend"),
+}
+SUPPORTED = tuple(_BACKENDS)
+DEVICES = tuple(dict.fromkeys(device for _, device in SUPPORTED))
+_OF_THE_EXTRA = ("torch", "triton")
 
 
-def backend(arithmetic: str, device: str = "cpu") -> Backend:
-    """The backend of an arithmetic on a device.
+def arithmetics_on(device: str) -> tuple[str, ...]:
+    """The arithmetics of a device, its default first. Raises InvalidParameter for a device of another name."""
+    if device not in DEVICES:
+        raise InvalidParameter("device", device, f"it must be one of {', '.join(DEVICES)}")
+    return tuple(a for a, d in SUPPORTED if d == device)
 
-    Raises UnsupportedArithmetic, naming what there is. Imports lazily: a listing of names needs no compiler.
+
+def default_arithmetic(device: str) -> str:
+    """What is computed with where nothing else is asked for: `ieee/1` on "cpu", `tensorcore/1` on "cuda"."""
+    return arithmetics_on(device)[0]
+
+
+def backend(arithmetic: str | None, device: str = "cpu") -> Backend:
+    """The backend of an arithmetic on a device; None: the default of the device.
+
+    Raises UnsupportedArithmetic, naming what there is, and UnsupportedDevice where the packages of the extra `gpu` are
+    missing or no card can be used. Imports lazily: a listing of names needs no compiler.
     """
-    if device != "cpu" or arithmetic not in ARITHMETICS:
-        raise UnsupportedArithmetic(arithmetic, device, supported=[(a, "cpu") for a in ARITHMETICS])
-    if arithmetic == "vendor":
-        from queueproof.kernels.vendor.backend import VendorBackend
-
-        return VendorBackend()
-    from queueproof.kernels.numba.backend import NumbaBackend
-
-    return NumbaBackend()
+    if arithmetic is None:
+        arithmetic = default_arithmetic(device)
+    try:
+        module, name = _BACKENDS[arithmetic, device]
+    except KeyError:
+        raise UnsupportedArithmetic(arithmetic, device, supported=SUPPORTED) from None
+    try:
+        found: Backend = getattr(import_module(module), name)()
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in _OF_THE_EXTRA:
+            raise
+        raise UnsupportedDevice(
+            f"{arithmetic} on device {device!r} needs {' and '.join(_OF_THE_EXTRA)}, and {package} is not installed: "
+            'pip install "queueproof[gpu]", or use device \'cpu\''
+        ) from error
+    return found

@@ -68,8 +68,7 @@ class Decoder:
             x = self.attend(ops, index, layer, x)
             delta = ops.linear(x, layer.o)
             x = ops.rms_norm(h, layer.post_norm, eps, delta)
-            x = ops.linear(x, layer.gate_up)
-            x = ops.silu_mul(x)
+            x = ops.gated_linear(x, layer.gate_up)
             delta = ops.linear(x, layer.down)
         return ops.add(h, delta)
 

@@ -6,18 +6,25 @@ import pytest
 from typer.testing import CliRunner
 
 from queueproof.cli.main import app
+from queueproof.contract.errors import UnsupportedDevice
 from queueproof.kernels import canary
 from queueproof.kernels.canary import CanaryResult
 
-VENDOR = CanaryResult("vendor", False, "", None, "promises nothing")
-SOUND = CanaryResult("ieee/1", True, "ab" * 32, "ab" * 32, "agrees")
-OTHER = CanaryResult("ieee/1", False, "cd" * 32, "ab" * 32, "other bits than recorded")
+VENDOR = CanaryResult("vendor", "cpu", False, "", None, "promises nothing")
+SOUND = CanaryResult("ieee/1", "cpu", True, "ab" * 32, "ab" * 32, "agrees")
+OTHER = CanaryResult("ieee/1", "cpu", False, "cd" * 32, "ab" * 32, "other bits than recorded")
 
 
 @pytest.fixture
 def results(monkeypatch: pytest.MonkeyPatch) -> dict[str, CanaryResult]:
     found = {"vendor": VENDOR, "ieee/1": SOUND}
-    monkeypatch.setattr(canary, "check", lambda arithmetic: found[arithmetic])
+
+    def check(arithmetic: str, device: str) -> CanaryResult:
+        if device != "cpu":
+            raise UnsupportedDevice("there is no card here")
+        return found[arithmetic]
+
+    monkeypatch.setattr(canary, "check", check)
     return found
 
 
@@ -31,6 +38,10 @@ def test_a_sound_machine(results: dict[str, CanaryResult]) -> None:
         "batch": (True, "portable", "ieee/1"),
         "request": (True, "portable", "ieee/1"),
         "portable": (True, "portable", "ieee/1"),
+    }
+    assert {row["arithmetic"]: row["reason"] for row in report["missing"]} == {
+        "tensorcore/1": "there is no card here",
+        "vendor": "there is no card here",
     }
     assert report["machine"]["threads"] >= 1 and "numba" in report["versions"]
 

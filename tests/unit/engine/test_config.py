@@ -16,13 +16,13 @@ from tests.support.fake_backend import load_fake
 @pytest.mark.parametrize(
     ("name", "values"),
     [
-        ("arithmetic", [1, None]),
+        ("arithmetic", [1, b"vendor"]),
         ("device", [0]),
         ("threads", [0, -1, True, 1.5, "2", 1025]),
         ("max_model_len", [0, -5, True, 2.0]),
-        ("max_num_seqs", [0, -1, None, True, (1 << 16) + 1]),
-        ("max_num_batched_tokens", [0, None, 1.0, (1 << 20) + 1]),
-        ("block_size", [0, 8, 17, 24, None, 1 << 24]),
+        ("max_num_seqs", [0, -1, True, (1 << 16) + 1]),
+        ("max_num_batched_tokens", [0, 1.0, (1 << 20) + 1]),
+        ("block_size", [0, 8, 17, 24, 1 << 24]),
         ("kv_cache_memory", [0, -1, 1e9]),
         ("num_blocks", [0, -1, True, 1 << 31]),
         ("enable_prefix_caching", [1, None]),

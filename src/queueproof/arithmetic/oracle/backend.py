@@ -13,9 +13,10 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from queueproof.arithmetic.oracle import layers, sampling
+from queueproof.arithmetic.oracle import layers
 from queueproof.arithmetic.oracle.attention import attention
 from queueproof.arithmetic.oracle.numbers import F32, I32, U16, Dtype, round16, widen
+from queueproof.arithmetic.oracle.rows import OracleRows
 from queueproof.arithmetic.oracle.sums import matmul
 
 
@@ -134,8 +135,8 @@ class OracleOps:
             out[tokens] = attention(q[tokens], k, v, positions, window, self._dtype)
         return out.reshape(len(q), -1)
 
-    def silu_mul(self, gate_up: F32) -> F32:
-        return layers.silu_mul(gate_up, self._dtype)
+    def gated_linear(self, x: F32, w: Matrix) -> F32:
+        return layers.silu_mul(self.linear(x, w), self._dtype)
 
     def take_logit_rows(self, h: F32) -> F32:
         if self.logit_rows is None:
@@ -166,22 +167,24 @@ class OracleExecutor:
         """Nothing to free: no threads, no buffers outside NumPy."""
 
 
-class OracleRows:
-    def stats(self, logits: F32) -> tuple[I32, F32, F32]:
-        return sampling.stats(logits)
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """The fields of the door's Defaults. Modest: the oracle is for small models."""
 
-    def topk(self, logits: F32, k: int) -> I32:
-        return sampling.topk(logits, k)
-
-    def sample(
-        self, row: F32, temperature: float, top_k: int, top_p: float, min_p: float, seed: int, position: int
-    ) -> int:
-        return sampling.sample(row, temperature, top_k, top_p, min_p, seed, position)
+    max_num_seqs: int = 32
+    max_num_batched_tokens: int = 512
+    block_size: int = 16
+    kv_cache_memory: int = 256 << 20
 
 
 class OracleBackend:
     arithmetic = "ieee/1"
     device = "cpu"
+    family = "any"
+    asynchronous = False
+
+    def defaults(self) -> Defaults:
+        return Defaults()
 
     def packer(self, dtype: Dtype) -> OraclePacker:
         return OraclePacker(dtype)

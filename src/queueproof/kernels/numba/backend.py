@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 
 from queueproof.arithmetic.ieee1 import KEY_SPLIT
 from queueproof.contract.errors import InvalidParameter
+from queueproof.kernels import host
+from queueproof.kernels.host import HostRows
 from queueproof.kernels.numba import jit
 from queueproof.kernels.numba import rows as row_kernels
 from queueproof.kernels.numba.attention import TASK_FIELDS, TILE_ROWS, padded
@@ -18,7 +20,7 @@ from queueproof.kernels.numba.linear import PackedMatrix, pack
 from queueproof.kernels.numba.program import Op, StepWord
 from queueproof.kernels.numba.recorder import Recorder, Rope, address, aligned
 from queueproof.kernels.numba.team import Team
-from queueproof.kernels.ops import F32, I32, I64, U16, Dtype, ForwardModel, KVShape, Limits, StepBatch
+from queueproof.kernels.ops import F32, I32, I64, U16, Defaults, Dtype, ForwardModel, KVShape, Limits, StepBatch
 
 PARTIAL_SLOTS = 128  # states of split tasks that one step may hold
 
@@ -37,7 +39,7 @@ class NumbaPacker:
         return Rope(cos, sin)
 
 
-class NumbaRows:
+class NumbaRows(HostRows):
     """`RowOps` on a team of threads."""
 
     def __init__(self, threads: int) -> None:
@@ -185,6 +187,11 @@ def _check_range(name: str, values: NDArray[np.signedinteger[Any]], end: int) ->
 class NumbaBackend:
     arithmetic = "ieee/1"
     device = "cpu"
+    family = "any"
+    asynchronous = False
+
+    def defaults(self) -> Defaults:
+        return host.defaults()
 
     def packer(self, dtype: Dtype) -> NumbaPacker:
         return NumbaPacker(dtype)

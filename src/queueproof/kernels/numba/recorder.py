@@ -176,7 +176,8 @@ class Recorder:
         self._emit(Op.COMBINE, q.rows, *words)
         return out
 
-    def silu_mul(self, gate_up: Buffer) -> Buffer:
+    def gated_linear(self, x: Buffer, w: PackedMatrix) -> Buffer:
+        gate_up = self.linear(x, w)
         out = self._new(gate_up.rows, gate_up.width // 2)
         self._emit(Op.SILU_MUL, gate_up.rows, address(gate_up.array), out.width, address(out.array))
         return out

@@ -11,7 +11,8 @@ from threadpoolctl import ThreadpoolController
 
 from queueproof.arithmetic.bits import widen
 from queueproof.contract.errors import EngineError
-from queueproof.kernels.ops import F32, I32, U16, Dtype, ForwardModel, KVShape, Limits, StepBatch
+from queueproof.kernels import host
+from queueproof.kernels.ops import F32, I32, U16, Defaults, Dtype, ForwardModel, KVShape, Limits, StepBatch
 from queueproof.kernels.vendor.ops import Matrix, Rope, VendorOps
 from queueproof.kernels.vendor.rows import VendorRows
 
@@ -89,6 +90,11 @@ class VendorBackend:
 
     arithmetic = "vendor"
     device = "cpu"
+    family = "any"
+    asynchronous = False
+
+    def defaults(self) -> Defaults:
+        return host.defaults()
 
     def packer(self, dtype: Dtype) -> VendorPacker:
         return VendorPacker(dtype)

@@ -177,7 +177,8 @@ class VendorOps:
             self._masks[key] = hidden if hidden.any() else None
         return self._masks[key]
 
-    def silu_mul(self, gate_up: F32) -> F32:
+    def gated_linear(self, x: F32, w: Matrix) -> F32:
+        gate_up = self.linear(x, w)
         half = gate_up.shape[-1] // 2
         gate, up = gate_up[:, :half], gate_up[:, half:]
         y = np.negative(gate)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from queueproof.kernels.host import HostRows
 from queueproof.kernels.ops import F32, I32
 
 _MASK = np.uint64(0xFFFFFFFF)
@@ -39,7 +40,7 @@ def first_ranks(row: F32, k: int) -> NDArray[np.int64]:
     return candidates[np.argsort(-row[candidates], kind="stable")[:k]]
 
 
-class VendorRows:
+class VendorRows(HostRows):
     @np.errstate(all="ignore")
     def stats(self, logits: F32) -> tuple[I32, F32, F32]:
         maximum = logits.max(axis=1)
