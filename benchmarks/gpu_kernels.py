@@ -258,7 +258,7 @@ def vendor_runs(shape: Shape, rows: int, most: int = 16) -> dict[str, tuple[dict
                 plan.run(x.data_ptr(), w.data.data_ptr(), out.data_ptr(), stream)
             else:
                 plan.run(x.data_ptr(), w.data.data_ptr(), scratch.data_ptr(), stream)
-                activation(scratch, out)
+                activation(scratch, out, True)
 
         found.setdefault(json.dumps(plan.config), ({"kind": "vendor", "algorithm": plan.config}, run))
     return found
@@ -274,7 +274,7 @@ def _library() -> cublaslt.CublasLt | None:
     return _loaded[0]
 
 
-def _silu_mul() -> Callable[[torch.Tensor, torch.Tensor], None] | None:
+def _silu_mul() -> Callable[[torch.Tensor, torch.Tensor, bool], None] | None:
     try:
         from queueproof.kernels.triton.elementwise import silu_mul
     except ImportError:
