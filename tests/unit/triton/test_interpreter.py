@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import product
-
 import numpy as np
 import pytest
 import torch
@@ -13,6 +11,7 @@ import triton.language as tl
 from queueproof.arithmetic.bits import round16_bits, widen
 from queueproof.arithmetic.oracle.tensorcore import mma
 from queueproof.arithmetic.oracle.tensorcore.numbers import fma
+from queueproof.arithmetic.oracle.tensorcore.sums import isum, quantised
 from queueproof.arithmetic.tensorcore1 import FAMILIES, FIXED_ONE
 from tests.support.triton_cpu import DEVICE, FAMILY, Exp2
 
@@ -68,3 +67,151 @@ def test_dot_is_the_chain(device: str, dtype: str, k: int, block: int) -> None:
     out = torch.empty(16, 32, device=device)
     dot_kernel[(1,)](half(device, x, dtype), half(device, w, dtype), out, k, M=16, N=32, BK=block)
     equal(out, mma.chain(widen(x, dtype), widen(w, dtype), FAMILIES[FAMILY], dtype))
+
+
+@triton.jit
+def fma_kernel(x, y, z, out, n, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    tl.store(out + i, tl.fma(tl.load(x + i), tl.load(y + i), tl.load(z + i)), mask=i < n)
+
+
+def test_fma_rounds_once(device: str) -> None:
+    x, y = values(2048, 1), values(2048, 2)[::-1].copy()
+    with np.errstate(all="ignore"):
+        z = (-(x * y) * np.float32(1 + 2.0**-20)).astype(np.float32)
+    z[::3] = values(2048, 3)[::3]
+    out = torch.empty(2048, device=device)
+    fma_kernel[(1,)](*(on(device, v) for v in (x, y, z)), out, 2048, BLOCK=2048)
+    equal(out, fma(x, y, z))
+
+
+@triton.jit
+def round_kernel(x, out, back, n, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    rounded = tl.load(x + i).to(out.dtype.element_ty)
+    tl.store(out + i, rounded, mask=i < n)
+    tl.store(back + i, tl.load(out + i).to(tl.float32), mask=i < n)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_conversions_round_to_nearest_even(device: str, dtype: str) -> None:
+    x = values(4096)
+    ties = widen(np.arange(0x3F00, 0x3F80, dtype=np.uint16), "bfloat16")
+    x[100:228], x[300:428] = ties * np.float32(1 + 2.0**-8), ties * np.float32(1 + 2.0**-11)
+    out, back = torch.empty(4096, dtype=DTYPES[dtype], device=device), torch.empty(4096, device=device)
+    round_kernel[(1,)](on(device, x), out, back, 4096, BLOCK=4096)
+    bits = round16_bits(x, dtype)
+    np.testing.assert_array_equal(out.cpu().view(torch.int16).numpy().view(np.uint16), bits)
+    equal(back, widen(bits, dtype))
+
+
+@triton.jit
+def elementwise_kernel(x, y, quotient, root, sum, difference, product, larger, power, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    a, b = tl.load(x + i), tl.load(y + i)
+    tl.store(quotient + i, tl.div_rn(a, b))
+    tl.store(root + i, tl.sqrt_rn(tl.abs(a)))
+    tl.store(sum + i, a + b)
+    tl.store(difference + i, a * b - a)
+    tl.store(product + i, a * b * 0.1)
+    tl.store(larger + i, tl.maximum(a, b))
+    tl.store(power + i, tl.exp2(a))
+
+
+def test_elementwise_operations_are_those_of_f32(device: str, exp2: Exp2) -> None:
+    x, y = values(2048, 4), values(2048, 5)[::-1].copy()
+    x[20], y[30] = np.nan, np.nan
+    x[1024:] = np.linspace(-150, 130, 1024, dtype=np.float32)
+    out = [torch.empty(2048, device=device) for _ in range(7)]
+    elementwise_kernel[(1,)](on(device, x), on(device, y), *out, BLOCK=2048, enable_fp_fusion=False)
+    with np.errstate(all="ignore"):
+        want = [x / y, np.sqrt(np.abs(x)), x + y, x * y - x, x * y * np.float32(0.1), np.fmax(x, y), exp2(x)]
+    for got, expected in zip(out, want, strict=True):
+        equal(got, expected)
+
+
+@triton.jit
+def sum_kernel(v, sums, total, best, rows, N: tl.constexpr, R: tl.constexpr):
+    r, n = tl.arange(0, R), tl.arange(0, N)
+    x = tl.load(v + r[:, None] * N + n[None, :])
+    q = tl.sum((x * 1099511627776.0).to(tl.int64), axis=1)
+    tl.store(sums + r, q.to(tl.float32) * 9.094947017729282e-13)
+    tl.atomic_add(total + r % 2, q, sem="relaxed")
+    tl.store(best + r, tl.max(x, axis=1))
+
+
+def test_integer_sums_maxima_and_atomics(device: str) -> None:
+    v = (np.random.default_rng(6).standard_normal((16, 256)) * 100).astype(np.float32)
+    v[0, :4] = [-0.0, 2.0**-41, -(2.0**-41), 2.0**-149]
+    v[3, 5] = np.nan if device == "cpu" else 0
+    sums, best = torch.empty(16, device=device), torch.empty(16, device=device)
+    total = torch.zeros(2, dtype=torch.int64, device=device)
+    sum_kernel[(3,)](on(device, v), sums, total, best, 16, N=256, R=16)
+    finite = np.arange(16) != 3
+    equal(sums[torch.from_numpy(finite)], isum(v[finite]))
+    equal(best, np.fmax.reduce(v, axis=1))
+    assert total[0].item() == 3 * int(quantised(v[::2]).sum())
+    assert (FIXED_ONE, 1 / FIXED_ONE) == (1099511627776.0, 9.094947017729282e-13)
+
+
+@triton.jit
+def scalars_kernel(out, a, b, flag, count):
+    total = a * b
+    for _ in range(count):
+        total += a
+    if flag:
+        total = -total
+    tl.store(out, total)
+
+
+def test_scalar_arguments_are_f32(device: str) -> None:
+    out = torch.empty(1, device=device)
+    scalars_kernel[(1,)](out, 0.1, 0.7, True, 3, enable_fp_fusion=False)
+    a, total = np.float32(0.1), np.float32(0.1) * np.float32(0.7)
+    for _ in range(3):
+        total = total + a
+    equal(out, np.array([-total], np.float32))
+
+
+@triton.jit
+def outside_kernel(x, out, n, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    tl.store(out + i, tl.load(x + i), mask=i < n)
+
+
+@interpreted
+def test_memory_outside_of_the_arguments_is_an_error(device: str) -> None:
+    x, out = torch.zeros(60), torch.zeros(64)
+    with pytest.raises(IndexError, match="reads outside"):
+        outside_kernel[(1,)](x, out, 64, BLOCK=64)
+    with pytest.raises(IndexError, match="writes outside"):
+        outside_kernel[(1,)](out, x, 64, BLOCK=64)
+    outside_kernel[(1,)](out, x, 60, BLOCK=64)
+
+
+@triton.jit
+def undefined_sum_kernel(x, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    tl.store(x, tl.sum(tl.load(x + i), axis=0))
+
+
+@triton.jit
+def undefined_product_kernel(x, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    tl.store(x + i, tl.load(x + i) * tl.load(x + i))
+
+
+@interpreted
+def test_what_has_no_defined_rounding_is_an_error() -> None:
+    with pytest.raises(NotImplementedError, match="sums of integers"):
+        undefined_sum_kernel[(1,)](torch.zeros(16), BLOCK=16)
+    with pytest.raises(NotImplementedError, match="bfloat16"):
+        undefined_product_kernel[(1,)](torch.zeros(16, dtype=torch.bfloat16), BLOCK=16)
+
+
+@interpreted
+def test_exp2_of_an_element_does_not_depend_on_its_neighbours(exp2: Exp2) -> None:
+    x = np.linspace(-140, 20, 997, dtype=np.float32)
+    whole = exp2(x)
+    np.testing.assert_array_equal(whole, [exp2(x[i : i + 1])[0] for i in range(x.size)])
+    np.testing.assert_array_equal(whole[3::7], exp2(x[3::7]))

@@ -64,12 +64,15 @@ class OraclePacker:
 
 
 class OracleOps:
-    """The operations of one executor. The cache holds f32 copies of 16-bit values, one row per slot."""
+    """The operations of one executor. The cache holds f32 copies of 16-bit values, one row per slot.
 
-    def __init__(self, model: Any, slots: int, block_size: int) -> None:
-        shape = model.kv_shape
+    norm, linear and attend are those of one arithmetic; another one overrides them.
+    """
+
+    def __init__(self, model: Any, limits: Any) -> None:
+        shape, slots = model.kv_shape, limits.num_blocks * limits.block_size
         self._dtype: Dtype = model.dtype
-        self._kv_heads, self._head_dim, self._block_size = shape.kv_heads, shape.head_dim, block_size
+        self._kv_heads, self._head_dim, self._block_size = shape.kv_heads, shape.head_dim, limits.block_size
         # NaN: a slot that is read before it was written shows in every result.
         self._keys = np.full((shape.layers, slots, shape.kv_heads, shape.head_dim), np.nan, np.float32)
         self._values = self._keys.copy()
@@ -92,7 +95,10 @@ class OracleOps:
     def rms_norm(self, h: F32, weight: F32, eps: float, delta: F32 | None = None) -> F32:
         if delta is not None:
             self.add(h, delta)
-        return layers.rms_norm(h, weight, eps, self._dtype)
+        return round16(self.norm(h, weight, eps), self._dtype)
+
+    def norm(self, x: F32, weight: F32, eps: float) -> F32:
+        return layers.norm(x, weight, eps)
 
     def linear(self, x: F32, w: Matrix) -> F32:
         return matmul(x, w.weight, w.bias)
@@ -111,9 +117,9 @@ class OracleOps:
         by_head = qkv.reshape(len(qkv), -1, self._head_dim)
         q, k, v = np.split(by_head, [heads, heads + self._kv_heads], axis=1)
         if q_norm is not None:
-            q = layers.norm(q, q_norm, eps)
+            q = self.norm(q, q_norm, eps)
         if k_norm is not None:
-            k = layers.norm(k, k_norm, eps)
+            k = self.norm(k, k_norm, eps)
         cos, sin = rope.cos[step.positions], rope.sin[step.positions]
         self._keys[layer, step.slots] = round16(layers.rope(k, cos, sin), self._dtype)
         self._values[layer, step.slots] = round16(v, self._dtype)
@@ -132,8 +138,11 @@ class OracleOps:
             blocks = step.block_tables[s, places // self._block_size].astype(np.int64)
             slots = blocks * self._block_size + places % self._block_size
             k, v = self._keys[layer, slots], self._values[layer, slots]
-            out[tokens] = attention(q[tokens], k, v, positions, window, self._dtype)
+            out[tokens] = self.attend(q[tokens], k, v, positions, window)
         return out.reshape(len(q), -1)
+
+    def attend(self, q: F32, k: F32, v: F32, positions: I32, window: int | None) -> F32:
+        return attention(q, k, v, positions, window, self._dtype)
 
     def gated_linear(self, x: F32, w: Matrix) -> F32:
         return layers.silu_mul(self.linear(x, w), self._dtype)
@@ -145,10 +154,10 @@ class OracleOps:
 
 
 class OracleExecutor:
-    def __init__(self, model: Any, limits: Any) -> None:
+    def __init__(self, model: Any, limits: Any, ops: OracleOps) -> None:
         self.limits = limits
         self._model = model
-        self._ops = OracleOps(model, limits.num_blocks * limits.block_size, limits.block_size)
+        self._ops = ops
         self._hidden: F32 | None = None
 
     def forward(self, batch: Step) -> None:
@@ -196,7 +205,7 @@ class OracleBackend:
         return int(2 * shape.layers * shape.kv_heads * shape.head_dim * np.dtype(np.float32).itemsize)
 
     def executor(self, model: Any, limits: Any, threads: int) -> OracleExecutor:
-        return OracleExecutor(model, limits)
+        return OracleExecutor(model, limits, OracleOps(model, limits))
 
     def warm_up(self, progress: Callable[[str], None] | None = None) -> None:
         """Nothing to compile."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -10,6 +12,8 @@ from queueproof.arithmetic.oracle.numbers import F32, I32, maximum
 from queueproof.arithmetic.oracle.sums import row_sum
 
 U32 = NDArray[np.uint32]
+Kept = NDArray[np.bool_]
+Nucleus = Callable[[F32, Kept, NDArray[np.int64], float], Kept]
 
 
 def row_max(x: F32) -> F32:
@@ -73,11 +77,34 @@ def gumbel(words: U32) -> F32:
     return -log(-log(u))
 
 
+def nucleus(e: F32, kept: Kept, order: NDArray[np.int64], top_p: float) -> Kept:
+    """Of the ids [V] that are kept, in rank order, those of the shortest prefix with top_p of the mass; at least one."""
+    enough = np.float32(top_p) * row_sum(np.where(kept, e, np.float32(0)))
+    inside = np.zeros_like(kept)
+    running = np.float32(0)
+    for i in order[kept[order]]:
+        inside[i] = True
+        running = running + e[i]
+        if running >= enough:
+            break
+    return inside
+
+
 @np.errstate(all="ignore")
-def sample(row: F32, temperature: float, top_k: int, top_p: float, min_p: float, seed: int, position: int) -> int:
+def sample(
+    row: F32,
+    temperature: float,
+    top_k: int,
+    top_p: float,
+    min_p: float,
+    seed: int,
+    position: int,
+    nucleus: Nucleus = nucleus,
+) -> int:
     """One token of f32 [V] logits; temperature > 0; top_k 0, top_p 1 and min_p 0 switch a filter off. -1: a NaN.
 
     seed in [0, 2^64). Ranks are those of z = row / temperature: values that the division makes equal are tied.
+    nucleus: the filter of top_p, which is another arithmetic's own.
     """
     z = row / np.float32(temperature)
     if np.isnan(z).any():
@@ -91,14 +118,7 @@ def sample(row: F32, temperature: float, top_k: int, top_p: float, min_p: float,
         kept[order[top_k:]] = False
     kept[order[0]] = True
     if top_p < 1:
-        enough = np.float32(top_p) * row_sum(np.where(kept, e, np.float32(0)))
-        running, reached = np.float32(0), False
-        for i in order:
-            if reached:
-                kept[i] = False
-            elif kept[i]:
-                running = running + e[i]
-                reached = bool(running >= enough)
+        kept = nucleus(e, kept, order, top_p)
     z = z + gumbel(noise_words(row.size, seed, position))
     ids = np.flatnonzero(kept)
     return int(ids[np.argmax(z[ids])])
