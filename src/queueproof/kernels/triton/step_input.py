@@ -6,6 +6,8 @@ while the card may still be copying the one before: there are several stagings, 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import torch
 
@@ -17,80 +19,105 @@ META = 16  # i32 words in front: see the names below
 TABLE_WIDTH, DECODE_ITEMS, PREFILL_ITEMS = 0, 1, 2
 
 
-class StepInput:
-    """Device buffers of a step's numbers.
+class Staging:
+    """i32 words on the card, and the pinned memory that they are written in."""
+
+    def __init__(self, words: int, device: torch.device) -> None:
+        pinned = device.type == "cuda"
+        self.card = torch.zeros(words, dtype=torch.int32, device=device)
+        self._host = [torch.zeros(words, dtype=torch.int32, pin_memory=pinned) for _ in range(STAGINGS)]
+        self._copied = [torch.cuda.Event() if pinned else None for _ in range(STAGINGS)]
+        self._turn = 0
+
+    def next(self) -> I32:
+        """i32 [words] to write into, once no copy reads it any more."""
+        self._turn = (self._turn + 1) % STAGINGS
+        event = self._copied[self._turn]
+        if event is not None:
+            event.synchronize()
+        words: I32 = self._host[self._turn].numpy()
+        return words
+
+    def send(self, pieces: list[tuple[int, int]]) -> None:
+        """Enqueues copies of [first, end) of what `next` gave."""
+        host, event = self._host[self._turn], self._copied[self._turn]
+        for first, end in pieces:
+            self.card[first:end].copy_(host[first:end], non_blocking=True)
+        if event is not None:
+            event.record()
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """A step's numbers on the card.
 
     meta: i32 [META]. token_ids, drawn, positions: i32 [rows]; slots: i64 [rows]; past the step's tokens they name dummies
     (token 0, position 0, slot -1). tables: i32, rows of meta[TABLE_WIDTH] blocks. decode_items, prefill_items: work items of
     attention (attention_plan.py), as many as meta says.
     """
 
+    meta: torch.Tensor
+    slots: torch.Tensor
+    token_ids: torch.Tensor
+    drawn: torch.Tensor
+    positions: torch.Tensor
+    tables: torch.Tensor
+    decode_items: torch.Tensor
+    prefill_items: torch.Tensor
+
+
+class StepInput:
+    """rows, decode_items, prefill_items: the most that a step may have.
+
+    What has an entry for each row is packed by the number of rows, so that a small step is one small copy.
+    """
+
     def __init__(self, limits: Limits, rows: int, decode_items: int, prefill_items: int, device: torch.device) -> None:
-        self.limits = limits
-        words = {
-            "slots": 2 * rows,
-            "meta": META,
-            "token_ids": rows,
-            "drawn": rows,
-            "positions": rows,
-            "tables": limits.max_seqs * limits.max_blocks_per_seq,
-            "decode_items": decode_items * DECODE_FIELDS,
-            "prefill_items": prefill_items * PREFILL_FIELDS,
-        }
-        starts, at = {}, 0
-        for name, size in words.items():
-            starts[name] = at
-            at += -(-size // 64) * 64  # 256 bytes
-        self._starts, self._rows = starts, rows
-        pinned = device.type == "cuda"
-        self._on_card = torch.zeros(at, dtype=torch.int32, device=device)
-        self._stagings = [torch.zeros(at, dtype=torch.int32, pin_memory=pinned) for _ in range(STAGINGS)]
-        self._copied = [torch.cuda.Event() if pinned else None for _ in range(STAGINGS)]
-        self._turn = 0
+        front = META + 5 * _wide(rows)
+        sizes = (limits.max_seqs * limits.max_blocks_per_seq, decode_items * DECODE_FIELDS, prefill_items * PREFILL_FIELDS)
+        starts = [-(-front // 64) * 64]  # 256 bytes
+        for size in sizes:
+            starts.append(starts[-1] + -(-size // 64) * 64)
+        self._staging = Staging(starts.pop(), device)
+        self._behind = list(zip(("tables", "decode_items", "prefill_items"), starts, sizes, strict=True))
+        self._numbers: dict[int, Numbers] = {}
 
-        def part(name: str) -> torch.Tensor:
-            return self._on_card[starts[name] : starts[name] + words[name]]
-
-        self.meta, self.token_ids, self.drawn = part("meta"), part("token_ids"), part("drawn")
-        self.positions, self.slots = part("positions"), part("slots").view(torch.int64)
-        self.tables, self.decode_items, self.prefill_items = part("tables"), part("decode_items"), part("prefill_items")
-        self._capacity = words
+    def numbers(self, rows: int) -> Numbers:
+        """Where a step of that many rows (padding included) finds its numbers: always the same addresses."""
+        if rows not in self._numbers:
+            card = self._staging.card
+            behind = {name: card[start : start + size] for name, start, size in self._behind}
+            width = _wide(rows)
+            slots, *each = card[META : META + 5 * width].split([2 * width, width, width, width])
+            each = [part[:rows] for part in each]
+            self._numbers[rows] = Numbers(card[:META], slots.view(torch.int64)[:rows], *each, **behind)
+        return self._numbers[rows]
 
     def send(self, batch: StepBatch, rows: int, plan: Plan) -> None:
-        """Enqueues the copies of one step. rows: its padded row count."""
-        self._turn = (self._turn + 1) % STAGINGS
-        event, staging = self._copied[self._turn], self._stagings[self._turn]
-        if event is not None:
-            event.synchronize()
-        words, starts, t = staging.numpy(), self._starts, batch.token_ids.size
-
-        def fill(name: str, values: I32, padding: int) -> None:
-            at = starts[name]
-            words[at : at + t] = values
-            words[at + t : at + rows] = padding
-
-        fill("token_ids", batch.token_ids, 0)
-        fill("positions", batch.positions, 0)
-        if batch.drawn is None:
-            words[starts["drawn"] : starts["drawn"] + rows] = -1
-        else:
-            fill("drawn", batch.drawn, -1)
-        slots = words[starts["slots"] : starts["slots"] + 2 * rows].view(np.int64)
+        """Enqueues the copies of one step. rows: padding included. Raises ValueError for more than there is room for."""
+        words, t = self._staging.next(), batch.token_ids.size
+        words[TABLE_WIDTH] = batch.block_tables.shape[1]
+        words[DECODE_ITEMS], words[PREFILL_ITEMS] = len(plan.decode_items), len(plan.prefill_items)
+        width = _wide(rows)
+        slots = words[META : META + 2 * width].view(np.int64)
         slots[:t] = batch.slots
         slots[t:] = -1
-        tables = batch.block_tables
-        used = [(0, starts["positions"] + rows)]
-        for name, values in (("tables", tables), ("decode_items", plan.decode_items), ("prefill_items", plan.prefill_items)):
-            if values.size > self._capacity[name]:
-                raise ValueError(f"{values.size} words of {name} in one step; there is room for {self._capacity[name]}")
-            if values.size:
-                at = starts[name]
-                words[at : at + values.size] = values.reshape(-1)
-                used.append((at, at + values.size))
-        meta = words[starts["meta"] : starts["meta"] + META]
-        meta[TABLE_WIDTH] = tables.shape[1]
-        meta[DECODE_ITEMS], meta[PREFILL_ITEMS] = len(plan.decode_items), len(plan.prefill_items)
-        for first, end in used:
-            self._on_card[first:end].copy_(staging[first:end], non_blocking=True)
-        if event is not None:
-            event.record()
+        each = words[META + 2 * width : META + 5 * width].reshape(3, width)
+        each[0, :t] = batch.token_ids
+        each[1, :t] = -1 if batch.drawn is None else batch.drawn
+        each[2, :t] = batch.positions
+        each[:, t:] = ((0,), (-1,), (0,))
+        pieces = [(0, META + 5 * width)]
+        values = (batch.block_tables, plan.decode_items, plan.prefill_items)
+        for (name, start, size), value in zip(self._behind, values, strict=True):
+            if value.size > size:
+                raise ValueError(f"{value.size} words of {name} in a step; there is room for {size}")
+            if value.size:
+                words[start : start + value.size] = value.reshape(-1)
+                pieces.append((start, start + value.size))
+        self._staging.send(pieces)
+
+
+def _wide(rows: int) -> int:
+    """Words for a number per row, so that each kind starts at a multiple of 16 bytes: one build of a kernel fits all."""
+    return -(-rows // 4) * 4
