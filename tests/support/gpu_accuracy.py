@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from queueproof.kernels.ops import Limits
+from tests.support.gpu_cases import prompts
 from tests.support.gpu_driver import Driver, make_backend
-from tests.support.gpu_model import SyntheticWeights, load_synthetic, prompts, read_config
+from tests.support.gpu_model import SyntheticWeights, load_synthetic, read_config
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from queueproof.kernels.ops import Backend, Limits
+from tests.support.gpu_cases import prompts
 from tests.support.gpu_driver import Bits, Driver, joined, kept, make_backend
-from tests.support.gpu_model import BLOCK, SyntheticModel, load_synthetic, prompts
+from tests.support.gpu_model import BLOCK, SyntheticModel, load_synthetic
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ around its end as often as need be. The length of the block is prime, so no two 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
@@ -215,12 +215,6 @@ def matrix_bytes(config: ModelConfig) -> int:
     shapes = expected_shapes(config)
     values = sum(s[0] * s[1] for s in shapes.values() if len(s) == 2)
     return 2 * (values if config.tie_word_embeddings else values - config.vocab_size * config.hidden_size)
-
-
-def prompts(seed: str, lengths: Iterable[int], vocab_size: int) -> list[list[int]]:
-    """Random token ids; the same in every program that gives the same seed."""
-    rng = np.random.default_rng(int.from_bytes(hashlib.sha256(seed.encode()).digest()[:8], "little"))
-    return [rng.integers(1, vocab_size, n).tolist() for n in lengths]
 
 
 def as_inputs(ids: Sequence[Sequence[int]]) -> list[dict[str, list[int]]]:
