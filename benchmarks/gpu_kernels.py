@@ -269,7 +269,7 @@ _loaded: list[cublaslt.CublasLt | None] = []
 
 def _library() -> cublaslt.CublasLt | None:
     if not _loaded:
-        _loaded.append(cublaslt.load())
+        _loaded.append(cublaslt.load(torch.device("cuda", 0)))
         print("cuBLASLt", _loaded[0].version if _loaded[0] else None)
     return _loaded[0]
 

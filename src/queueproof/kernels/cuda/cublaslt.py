@@ -176,13 +176,15 @@ class CublasLt:
         return config
 
 
-def load() -> CublasLt | None:
-    """The library that torch has loaded, or None. Needs a CUDA context: call it once torch has used the device."""
+def load(device: torch.device) -> CublasLt | None:
+    """The library that torch has loaded, with a handle for that CUDA device; or None."""
     for name in SONAMES:
         try:
             # Never a second one from elsewhere: RTLD_NOLOAD finds only what this process already runs.
             library = ctypes.CDLL(name, mode=os.RTLD_NOLOAD | ctypes.RTLD_GLOBAL)
         except OSError:
             continue
-        return CublasLt(library)
+        with torch.cuda.device(device):
+            torch.cuda.synchronize()  # makes the context that the handle belongs to
+            return CublasLt(library)
     return None

@@ -225,6 +225,13 @@ def tma_can_address(*widths: int) -> bool:
     return all(w % 8 == 0 for w in widths)
 
 
+def fits(tile: Tile, is_gated: bool, shared: int) -> bool:
+    """Whether a program with that tile does with that many bytes of shared memory, by an upper estimate."""
+    steps = (tile.bn * (2 if is_gated else 1) + tile.bm) * tile.bk * 2 * tile.stages
+    result = tile.bn * tile.bm * (2 if tile.wide else 4)
+    return (steps + result + 1024 if tile.wide else max(steps, result)) <= shared
+
+
 def narrow(tile: Tile, x: torch.Tensor, w: Weight, out: torch.Tensor, is_gated: bool, pdl: bool) -> None:
     """x: h16 [M, k]; out: h16 or f32 [M, n], gated: h16 [M, n/2]."""
     m, n = x.shape[0], w.n // 2 if is_gated else w.n
