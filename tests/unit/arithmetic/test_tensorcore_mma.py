@@ -85,3 +85,83 @@ def test_equals_the_definition_in_fractions(name: str, dtype: Dtype, seed: int, 
     finite = np.isfinite(x).all(1)[:, None] & np.isfinite(w).all(1)
     for m, n in zip(*np.nonzero(finite), strict=True):
         assert same(got[m, n], slow_chain(x[m], w[n], FAMILIES[name], dtype, acc[m, n]))
+
+
+def test_families_differ() -> None:
+    rng = np.random.default_rng(0)
+    x, w = numbers(rng, (16, 64), "bfloat16", 3), numbers(rng, (16, 64), "bfloat16", 3)
+    one, other = (mma.chain(x, w, FAMILIES[name], "bfloat16") for name in ("sm80", "sm90"))
+    assert not same(one, other)
+    np.testing.assert_allclose(one, x.astype(np.float64) @ w.astype(np.float64).T, rtol=1e-4, atol=1e-4)
+    for name in ("sm86", "sm89"):
+        assert same(mma.chain(x, w, FAMILIES[name], "bfloat16"), one)
+
+
+@pytest.mark.parametrize("name", FAMILY_NAMES)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_tiles_batches_and_pauses_change_nothing(name: str, dtype: Dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(1)
+    family = FAMILIES[name]
+    x, w = numbers(rng, (37, 80), dtype, 3), numbers(rng, (21, 80), dtype, 3)
+    whole = mma.chain(x, w, family, dtype)
+    assert same(mma.chain(x[5:9], w[3:17], family, dtype), whole[5:9, 3:17])
+    assert same(mma.chain(w, x, family, dtype), whole.T)
+    assert same(mma.chain(np.stack([x[:5], x[5:10]]), w, family, dtype), whole[:10].reshape(2, 5, 21))
+    acc = mma.chain(x[:, :48], w[:, :48], family, dtype)
+    assert same(mma.chain(x[:, 48:], w[:, 48:], family, dtype, acc), whole)
+    monkeypatch.setattr(mma, "TILE", 64)
+    assert same(mma.chain(x, w, family, dtype), whole)
+
+
+@pytest.mark.parametrize("name", FAMILY_NAMES)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_step_of_zeros_leaves_the_accumulator(name: str, dtype: Dtype) -> None:
+    rng = np.random.default_rng(2)
+    acc = (rng.standard_normal((4, 64)) * 2.0 ** rng.integers(-140, 120, (4, 64))).astype(np.float32)
+    acc[0, :3] = [2.0**-149, -(2.0**-149), 0.0]
+    zeros, any_values = np.zeros((4, 16), np.float32), numbers(rng, (64, 16), dtype, 10)
+    assert same(mma.chain(zeros, any_values, FAMILIES[name], dtype, acc), acc)
+    assert same(mma.chain(-zeros, any_values, FAMILIES[name], dtype, acc), acc)
+    assert same(
+        mma.chain(zeros, any_values, FAMILIES[name], dtype, -zeros[:, :1] + np.zeros(64, np.float32)), np.zeros((4, 64))
+    )
+
+
+def test_bits_below_the_last_place_are_cut_not_rounded() -> None:
+    one = np.zeros((1, 16), np.float32)
+    one[0, :3] = 1
+    small = np.zeros((1, 16), np.float32)
+    small[0, :3] = [1, 2.0**-12, 2.0**-12]
+    x = small.copy()
+    x[0, 1:3] *= np.float32(1 / 16) * np.float32(2.0**-9)  # products of 2^-37: below 25 fraction bits of 1
+    assert mma.chain(x, small, FAMILIES["sm90"], "bfloat16")[0, 0] == 1
+    # 2^-24 + 2^-24 are kept to the end by 25 and by 24 bits, 2^-25 + 2^-25 by 25 only
+    half = np.float32(2.0**-24)
+    pair = np.array([[1, half, half] + [0] * 13], np.float32)
+    quarter = np.array([[1, half / 2, half / 2, half / 2, half / 2] + [0] * 11], np.float32)
+    ones = np.ones((1, 16), np.float32)
+    for name in ("sm80", "sm90"):
+        assert mma.chain(pair, ones, FAMILIES[name], "bfloat16")[0, 0] == np.float32(1 + 2.0**-23)
+    assert mma.chain(quarter, ones, FAMILIES["sm90"], "bfloat16")[0, 0] == np.float32(1 + 2.0**-23)
+    assert mma.chain(quarter, ones, FAMILIES["sm80"], "bfloat16")[0, 0] == 1
+
+
+def test_infinities_nans_and_overflow() -> None:
+    ones = np.ones((1, 16), np.float32)
+
+    def of(*values: float, acc: float = 0.0) -> float:
+        x = np.zeros((1, 16), np.float32)
+        x[0, : len(values)] = values
+        return float(mma.chain(x, ones, FAMILIES["sm90"], "bfloat16", np.full((1, 1), acc, np.float32))[0, 0])
+
+    largest = float.fromhex("0x1.fep127")
+    assert of(math.inf, 1) == math.inf and of(-math.inf, acc=5) == -math.inf and of(1, acc=math.inf) == math.inf
+    assert math.isnan(of(math.inf, -math.inf)) and math.isnan(of(math.nan)) and math.isnan(of(-math.inf, acc=math.inf))
+    assert of(largest, largest) == math.inf and of(-largest, -largest) == -math.inf
+    assert of(largest, largest, -largest) == largest
+    assert math.isnan(float(mma.chain(ones * 0, ones * np.float32(np.inf), FAMILIES["sm90"], "bfloat16")[0, 0]))
+
+
+def test_a_chain_needs_factors() -> None:
+    with pytest.raises(ValueError, match="no factors"):
+        mma.chain(np.zeros((1, 0), np.float32), np.zeros((1, 0), np.float32), FAMILIES["sm90"], "bfloat16")
