@@ -1,0 +1,88 @@
+"""Where the time of decode steps goes: sums over kernels on the card, and over functions on the host."""
+
+from __future__ import annotations
+
+import cProfile
+import pstats
+import time
+from typing import Any
+
+from queueproof.engine.engine import Engine
+from queueproof.engine.sampling_params import SamplingParams
+
+STEPS = 20  # of each measurement
+SETTLE = 12  # steps before the first: prefill, and the first of decode
+SHOWN = 40
+
+
+def profile(engine: Engine, prompts: list[list[int]], on_card: bool) -> dict[str, Any]:
+    """Decode steps of these users, in microseconds a step.
+
+    wall: without a profiler. kernels: [name, launches a step, µs a step], largest first (needs a card; with one, `busy` is
+    their sum). host: [function, calls a step, µs a step of its own].
+    """
+    answer = 3 * STEPS + 2 * SETTLE
+    params = SamplingParams(temperature=0, max_tokens=answer, ignore_eos=True, detokenize=False)
+    for ids in prompts:
+        engine.add_request({"prompt_token_ids": ids}, params)
+
+    def steps(n: int) -> float:
+        start = time.perf_counter()
+        for _ in range(n):
+            engine.step()
+        _wait(on_card)
+        return 1e6 * (time.perf_counter() - start) / n
+
+    steps(SETTLE)
+    found: dict[str, Any] = {"users": len(prompts), "wall": steps(STEPS)}
+    if on_card:
+        found["kernels"] = _kernels(lambda: steps(STEPS))
+        found["busy"] = sum(k[2] for k in found["kernels"])
+    profiler = cProfile.Profile()
+    profiler.enable()
+    steps(STEPS)
+    profiler.disable()
+    found["host"] = _functions(profiler)
+    while engine.has_work:
+        engine.step()
+    return found
+
+
+def _wait(on_card: bool) -> None:
+    if on_card:
+        import torch
+
+        torch.cuda.synchronize()
+
+
+def _kernels(run: Any) -> list[list[Any]]:
+    import torch
+    from torch.profiler import ProfilerActivity
+
+    with torch.profiler.profile(activities=[ProfilerActivity.CUDA]) as profiler:
+        run()
+    sums: dict[str, list[float]] = {}
+    for event in profiler.key_averages():
+        if event.self_device_time_total > 0:
+            entry = sums.setdefault(event.key, [0.0, 0.0])
+            entry[0] += event.count / STEPS
+            entry[1] += event.self_device_time_total / STEPS
+    return sorted(([name, *entry] for name, entry in sums.items()), key=lambda k: -k[2])
+
+
+def _functions(profiler: cProfile.Profile) -> list[list[Any]]:
+    functions = []
+    # stats: (file, line, function) to (primitive calls, calls, own seconds, cumulative seconds, callers)
+    for (file, line, name), entry in pstats.Stats(profiler).stats.items():  # type: ignore[attr-defined]
+        where = f"{'/'.join(file.split('/')[-2:])}:{line} {name}" if line else name
+        functions.append([where, entry[1] / STEPS, 1e6 * entry[2] / STEPS])
+    return sorted(functions, key=lambda f: -f[2])[:SHOWN]
+
+
+def profile_lines(title: str, found: dict[str, Any]) -> list[str]:
+    lines = [f"{title}: {found['wall']:.0f} µs a step"]
+    if "kernels" in found:
+        lines.append(f"the card is busy {found['busy']:.0f} µs of them:")
+        lines += [f"  {us:9.1f} µs  {n:6.1f} x  {name[:110]}" for name, n, us in found["kernels"][:SHOWN]]
+    lines.append("the host (with the profiler's own cost):")
+    return lines + [f"  {us:9.1f} µs  {n:6.1f} x  {name[:110]}" for name, n, us in found["host"][:20]]
