@@ -38,15 +38,13 @@ class TritonOps:
         products: Products,
         attention: Attention,
         card: Card,
+        hidden: torch.Tensor,
         last_tokens: torch.Tensor,
-        most_rows: int,
     ) -> None:
-        """last_tokens: i32, of the last draw. most_rows: of a step, padding included."""
+        """hidden: f32 [rows, H], where the residual stream is kept. last_tokens: i32, of the last draw."""
         self._h16 = TORCH_DTYPES[model.dtype]
         self._cache, self._products, self._attention, self._card = cache, products, attention, card
-        self._last_tokens, self._most_rows = last_tokens, most_rows
-        # At one place, whatever the graph: `Executor.logits` reads it after the step.
-        self._hidden: torch.Tensor | None = None
+        self._hidden, self._last_tokens = hidden, last_tokens
         self._kv_heads, self._head_dim = model.kv_shape.kv_heads, model.kv_shape.head_dim
         self._layers = [(cache.keys[i], cache.values[i]) for i in range(model.kv_shape.layers)]
         self._take: Callable[[torch.Tensor], torch.Tensor] | None = None
@@ -60,8 +58,6 @@ class TritonOps:
         self._take = take
 
     def embed(self, table: Weight) -> torch.Tensor:
-        if self._hidden is None:
-            self._hidden = torch.empty((self._most_rows, table.k), dtype=torch.float32, device=self._card.device)
         n, h = self._numbers, self._hidden[: self._rows]
         elementwise.embed(table.data, n.token_ids, n.drawn, self._last_tokens, h, self._card.pdl)
         return h

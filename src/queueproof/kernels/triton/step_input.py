@@ -1,7 +1,7 @@
 """The numbers of a step on their way to the card: written into pinned memory, copied in stream order.
 
 Kernels read them at fixed addresses, so a captured graph runs any step of its number of rows. The host writes a step
-while the card may still be copying the one before: there are several stagings, and each is free once its copy is done.
+while the card may still be copying the one before.
 """
 
 from __future__ import annotations
@@ -11,40 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from queueproof.kernels.ops import I32, Limits, StepBatch
+from queueproof.kernels.ops import Limits, StepBatch
 from queueproof.kernels.triton.attention_plan import DECODE_FIELDS, PREFILL_FIELDS, Plan
+from queueproof.kernels.triton.device import Pinned
 
-STAGINGS = 3
 META = 16  # i32 words in front: see the names below
 TABLE_WIDTH, DECODE_ITEMS, PREFILL_ITEMS = 0, 1, 2
-
-
-class Staging:
-    """i32 words on the card, and the pinned memory that they are written in."""
-
-    def __init__(self, words: int, device: torch.device) -> None:
-        pinned = device.type == "cuda"
-        self.card = torch.zeros(words, dtype=torch.int32, device=device)
-        self._host = [torch.zeros(words, dtype=torch.int32, pin_memory=pinned) for _ in range(STAGINGS)]
-        self._copied = [torch.cuda.Event() if pinned else None for _ in range(STAGINGS)]
-        self._turn = 0
-
-    def next(self) -> I32:
-        """i32 [words] to write into, once no copy reads it any more."""
-        self._turn = (self._turn + 1) % STAGINGS
-        event = self._copied[self._turn]
-        if event is not None:
-            event.synchronize()
-        words: I32 = self._host[self._turn].numpy()
-        return words
-
-    def send(self, pieces: list[tuple[int, int]]) -> None:
-        """Enqueues copies of [first, end) of what `next` gave."""
-        host, event = self._host[self._turn], self._copied[self._turn]
-        for first, end in pieces:
-            self.card[first:end].copy_(host[first:end], non_blocking=True)
-        if event is not None:
-            event.record()
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,18 +46,24 @@ class StepInput:
 
     def __init__(self, limits: Limits, rows: int, decode_items: int, prefill_items: int, device: torch.device) -> None:
         front = META + 5 * _wide(rows)
-        sizes = (limits.max_seqs * limits.max_blocks_per_seq, decode_items * DECODE_FIELDS, prefill_items * PREFILL_FIELDS)
+        sizes = (
+            limits.max_seqs * limits.max_blocks_per_seq,
+            decode_items * DECODE_FIELDS,
+            prefill_items * PREFILL_FIELDS,
+        )
         starts = [-(-front // 64) * 64]  # 256 bytes
         for size in sizes:
             starts.append(starts[-1] + -(-size // 64) * 64)
-        self._staging = Staging(starts.pop(), device)
+        self._card = torch.zeros(starts.pop(), dtype=torch.int32, device=device)
+        self._pinned = [Pinned(device) for _ in range(3)]  # the host may write a step while the one before is copied
+        self._turn = 0
         self._behind = list(zip(("tables", "decode_items", "prefill_items"), starts, sizes, strict=True))
         self._numbers: dict[int, Numbers] = {}
 
     def numbers(self, rows: int) -> Numbers:
         """Where a step of that many rows (padding included) finds its numbers: always the same addresses."""
         if rows not in self._numbers:
-            card = self._staging.card
+            card = self._card
             behind = {name: card[start : start + size] for name, start, size in self._behind}
             width = _wide(rows)
             slots, *each = card[META : META + 5 * width].split([2 * width, width, width, width])
@@ -95,7 +73,10 @@ class StepInput:
 
     def send(self, batch: StepBatch, rows: int, plan: Plan) -> None:
         """Enqueues the copies of one step. rows: padding included. Raises ValueError for more than there is room for."""
-        words, t = self._staging.next(), batch.token_ids.size
+        self._turn = (self._turn + 1) % len(self._pinned)
+        pinned, t = self._pinned[self._turn], batch.token_ids.size
+        pinned.ready(self._card.numel())
+        words = pinned.words.numpy()
         words[TABLE_WIDTH] = batch.block_tables.shape[1]
         words[DECODE_ITEMS], words[PREFILL_ITEMS] = len(plan.decode_items), len(plan.prefill_items)
         width = _wide(rows)
@@ -115,7 +96,13 @@ class StepInput:
             if value.size:
                 words[start : start + value.size] = value.reshape(-1)
                 pieces.append((start, start + value.size))
-        self._staging.send(pieces)
+        for first, end in pieces:
+            self._card[first:end].copy_(pinned.words[first:end], non_blocking=True)
+        pinned.copied()
+
+    def clear(self) -> None:
+        """A step of zeros, without work items: it writes a key to slot 0, so only before a sequence owns that."""
+        self._card.zero_()
 
 
 def _wide(rows: int) -> int:
