@@ -35,6 +35,7 @@ class EngineConfig:
     (`Backend.defaults`).
     kv_cache_memory (bytes) or num_blocks: the size of the KV cache. Without either: room for max_num_seqs full
     sequences, as far as the device has memory for it; on the CPU at most 4 GiB and a quarter of what is free.
+    async_scheduling: begin a step before the tokens of the one before are known, where the device allows it.
     policy: who is admitted next, "fcfs", "random" (with policy_seed) or "longest-first".
     num_speculative_tokens: most tokens that are guessed from earlier text and verified in one step; 0 switches it off.
     """
@@ -49,6 +50,7 @@ class EngineConfig:
     kv_cache_memory: int | None = None
     num_blocks: int | None = None
     enable_prefix_caching: bool = True
+    async_scheduling: bool = True
     policy: str = "fcfs"
     policy_seed: int = 0
     num_speculative_tokens: int = 0
@@ -82,8 +84,9 @@ class EngineConfig:
             raise InvalidParameter("block_size", self.block_size, "it must be a multiple of 16")
         if self.kv_cache_memory is not None and self.num_blocks is not None:
             raise InvalidParameter("num_blocks", self.num_blocks, "give either num_blocks or kv_cache_memory, not both")
-        if not isinstance(self.enable_prefix_caching, bool):
-            raise InvalidParameter("enable_prefix_caching", self.enable_prefix_caching, "it must be True or False")
+        for name in ("enable_prefix_caching", "async_scheduling"):
+            if not isinstance(getattr(self, name), bool):
+                raise InvalidParameter(name, getattr(self, name), "it must be True or False")
         if self.policy not in POLICIES:
             raise InvalidParameter("policy", self.policy, f"it must be one of {', '.join(POLICIES)}")
         self._integer("policy_seed", 0, "it must be an integer from 0 to 2^64 - 1", MAX_SEED)

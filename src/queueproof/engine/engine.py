@@ -1,4 +1,4 @@
-"""The step loop: schedule, forward, sample, stop. One thread at a time may use an engine; a second one is refused."""
+"""The step loop: schedule, begin, collect. One thread at a time may use an engine; a second one is refused."""
 
 from __future__ import annotations
 
@@ -6,22 +6,19 @@ import itertools
 import secrets
 import threading
 import time
-from collections.abc import Callable
-from collections.abc import Sequence as Several
-
-import numpy as np
 
 from queueproof.contract.classes import arithmetic_class
-from queueproof.contract.errors import EngineError, InvalidParameter, NumericalError, RequestTooLong
+from queueproof.contract.errors import EngineError, InvalidParameter, RequestTooLong
 from queueproof.engine.config import EngineConfig, limits_of, thread_count
 from queueproof.engine.kv.pool import BlockPool
 from queueproof.engine.kv.prefix_index import PrefixIndex, root_hash
 from queueproof.engine.outputs import RequestOutput
+from queueproof.engine.pipeline import Pipeline, Step
 from queueproof.engine.prompts import read_prompt
 from queueproof.engine.protocols import LoadedModel
 from queueproof.engine.request import Request, Sequence, Status
 from queueproof.engine.runner import Runner
-from queueproof.engine.sampler import LogitRows, Sampler
+from queueproof.engine.sampler import Sampler
 from queueproof.engine.sampling_params import SamplingParams
 from queueproof.engine.scheduler.core import Scheduler
 from queueproof.engine.scheduler.policies import make_policy
@@ -50,15 +47,17 @@ class Engine:
         self.determinism_class: str = arithmetic_class(arithmetic).value
         threads = thread_count(config)
         try:
-            self._runner = Runner(model.backend, model.forward, self.limits, threads)
+            self._runner = Runner(backend, model.forward, self.limits, threads)
         except MemoryError as error:
             raise EngineError(
                 f"there is no memory for a KV cache of {self.limits.num_blocks} blocks and steps of "
                 f"{self.limits.max_tokens} tokens ({error}); lower num_blocks or kv_cache_memory, "
                 "max_num_batched_tokens or max_model_len"
             ) from error
-        self._sampler = Sampler(model.backend.rows(threads), model.tokenizer)
-        self._rows = model.backend.rows(threads)
+        self._sampler = Sampler(model.tokenizer, model.config.vocab_size, self.limits.max_seqs)
+        self._rows = backend.rows(threads)
+        # A guess is verified before the next step is known, so steps with guesses cannot overlap.
+        self._overlap = backend.asynchronous and config.async_scheduling and not config.num_speculative_tokens
         self._eos_ids = frozenset(model.config.eos_ids)
         # The index is this engine's own, so the name will do: a digest of the weights would mean to read them again.
         self._namespace = f"{model.name} {model.forward.dtype} {arithmetic}"
@@ -82,10 +81,13 @@ class Engine:
             guesses=config.num_speculative_tokens,
             stats=self.stats,
         )
+        self._pipeline = Pipeline(self._runner, self._rows, self._sampler, self._scheduler, limits.max_logit_rows)
+        self._under_way: Step | None = None  # begun and not collected
 
     @property
     def has_work(self) -> bool:
-        return self._scheduler.has_work
+        """Whether a step would do something: also while tokens of the last one are to be collected."""
+        return self._under_way is not None or self._scheduler.has_work
 
     @property
     def capacity(self) -> int:
@@ -154,14 +156,15 @@ class Engine:
         return request.output(self.arithmetic, self.determinism_class)
 
     def abort(self, request_id: str) -> Request | None:
-        """Ends a request between two steps with finish_reason "abort"; its blocks are free at once. None: not running."""
+        """Ends a request between two steps with finish_reason "abort"; its blocks are free at once, and what a step
+        under way gives for it is dropped. None: not running."""
         request = self._requests.get(request_id)
         if request is None:
             return None
-        for sequence in request.sequences:
-            if sequence.status is not Status.FINISHED:
-                sequence.finish("abort")
-                self._scheduler.remove(sequence)
+        going = [sequence for sequence in request.sequences if sequence.status is not Status.FINISHED]
+        for sequence in going:
+            sequence.finish("abort")
+        self._scheduler.remove(going)
         self._close_if_finished(request, time.monotonic())
         return request
 
@@ -182,14 +185,34 @@ class Engine:
             self._stepping.release()
 
     def _step(self) -> list[Request]:
-        step = self._scheduler.schedule() if self._scheduler.has_work else []
-        if not step:
-            return []
-        self._count(step)
-        starts = self._runner.forward(step)
-        self._score_prompts(step, starts)
-        self._draw(step, starts)
-        return self._conclude(step)
+        """Begins a step and collects one: the one before if steps may overlap, else the same."""
+        scheduler, pipeline, earlier = self._scheduler, self._pipeline, self._under_way
+        self._under_way = None
+        news: dict[str, Request] = {}
+        step = scheduler.schedule(settled=earlier is None) if scheduler.has_work else []
+        if earlier is not None and (step is None or pipeline.needs_tokens(step)):
+            self._collect(earlier, news)
+            earlier = None
+            # Who has ended by now is left out; the others go on as it was decided.
+            step = scheduler.schedule() if step is None else [s for s in step if s.status is Status.RUNNING]
+        if step:
+            begun = pipeline.begin(step)
+            self.stats.overlapped_steps += earlier is not None
+            if self._overlap and begun.can_stay:
+                self._under_way = begun
+        if earlier is not None:
+            self._collect(earlier, news)
+        if step and self._under_way is None:
+            self._collect(begun, news)
+        return list(news.values())
+
+    def _collect(self, step: Step, news: dict[str, Request]) -> None:
+        now = time.monotonic()
+        found = self._pipeline.collect(step, now)
+        self._scheduler.remove(found.ended)
+        for sequence in found.ended:
+            self._close_if_finished(sequence.request, now)
+        news.update(found.news)
 
     def reset_stats(self) -> None:
         self.stats = self._scheduler.stats = EngineStats()
@@ -203,6 +226,8 @@ class Engine:
         self._scheduler.check_integrity()
         alive = {id(s) for r in self._requests.values() for s in r.sequences if s.status is not Status.FINISHED}
         assert alive == {id(s) for s in (*self._scheduler.running, *self._scheduler.waiting)}
+        most = 0 if self._under_way is None else 1
+        assert all(s.in_flight <= most for s in self._scheduler.running)
 
     def close(self) -> None:
         """Frees the cache and the buffers. Safe to call twice; weights stay with the model."""
@@ -232,136 +257,7 @@ class Engine:
         )
         raise RequestTooLong(f"a prompt of {prompt_length} tokens and {answer} can never fit in {knob}")
 
-    def _count(self, step: list[Sequence]) -> None:
-        stats = self.stats
-        stats.steps += 1
-        stats.largest_batch = max(stats.largest_batch, len(step))
-        prefill = 0
-        for sequence in step:
-            pending = sequence.length - sequence.computed
-            if pending > 1 or not sequence.answer_length:
-                prefill += 1
-                stats.split_prefills += sequence.scheduled < pending
-            stats.guesses_proposed += sequence.guesses
-        stats.mixed_steps += 0 < prefill < len(step)
-
-    def _each_row(
-        self, rows: list[int], owners: Several[Sequence], use: Callable[[Sequence, LogitRows, int], None]
-    ) -> None:
-        """Logits of token rows, as many at a time as there is room for; `use` gets each row of an unfinished owner."""
-        most = self.limits.max_logit_rows
-        for first in range(0, len(rows), most):
-            here = np.array(rows[first : first + most], np.int32)
-            logits = LogitRows(self._runner.logits(here), self._rows)
-            for row, sequence in enumerate(owners[first : first + most]):
-                if sequence.status is not Status.FINISHED:
-                    use(sequence, logits, row)
-
-    def _score_prompts(self, step: list[Sequence], starts: list[int]) -> None:
-        """Log-probabilities of prompt tokens, for those who asked; each row scores the token after its own."""
-        rows: list[int] = []
-        owners: list[Sequence] = []
-        for sequence, start in zip(step, starts, strict=True):
-            request = sequence.request
-            if sequence.index == 0 and request.prompt_logprobs is not None and request.needs_prompt_logits:
-                first = len(request.prompt_logprobs) - 1  # after a preemption: where it had come to
-                end = min(sequence.computed + sequence.scheduled, request.prompt_length - 1)
-                rows += range(start + first - sequence.computed, start + end - sequence.computed)
-                owners += [sequence] * max(0, end - first)
-        if rows:
-            self._each_row(rows, owners, self._score_one)
-
-    def _score_one(self, sequence: Sequence, rows: LogitRows, row: int) -> None:
-        request = sequence.request
-        scored, most = request.prompt_logprobs, request.params.prompt_logprobs
-        assert scored is not None and most is not None
-        if rows.best[row] < 0:
-            return _fail(sequence, len(scored) - 1)
-        token = request.prompt_token_ids[len(scored)]
-        scored.append(self._sampler.position_logprobs(rows, row, token, most, request.params.detokenize))
-
-    def _draw(self, step: list[Sequence], starts: list[int]) -> None:
-        """A token for each sequence whose last known token was computed, and for each guess that was right."""
-        rows: list[int] = []
-        owners: list[Sequence] = []
-        for sequence, start in zip(step, starts, strict=True):
-            sequence.accepted = 0
-            guesses = sequence.guesses
-            sequence.drawing = sequence.computed + sequence.scheduled - guesses == sequence.length
-            if sequence.drawing:
-                last = start + sequence.scheduled - guesses - 1
-                if guesses:
-                    rows += range(last, last + guesses + 1)
-                    owners += [sequence] * (guesses + 1)
-                else:
-                    rows.append(last)
-                    owners.append(sequence)
-        if rows:
-            self._each_row(rows, owners, self._draw_one)
-
-    def _draw_one(self, sequence: Sequence, rows: LogitRows, row: int) -> None:
-        if not sequence.drawing:
-            return  # the row follows a guess that was wrong
-        if rows.best[row] < 0:
-            return _fail(sequence, sequence.length - 1)
-        token = self._sampler.draw(sequence, rows, row)
-        logprob = rows.best_logprobs[row] if token == rows.best[row] else rows.logprob(row, token)
-        if sequence.logprobs is not None:
-            params = sequence.request.params
-            most = params.logprobs or 0
-            sequence.logprobs.append(self._sampler.position_logprobs(rows, row, token, most, params.detokenize))
-        # A guess stands where the token goes.
-        if sequence.accepted < sequence.guesses and sequence.tokens[sequence.length] == token:
-            sequence.accepted += 1
-        else:
-            sequence.drawing = False
-        sequence.append(token, logprob, rows.lse[row])
-        self.stats.generated_tokens += 1
-        _stop_if_due(sequence, token)
-
-    def _conclude(self, step: list[Sequence]) -> list[Request]:
-        """Books what the step computed and lets go of what has ended."""
-        now = time.monotonic()
-        news: dict[str, Request] = {}
-        for sequence in step:
-            request = sequence.request
-            if sequence.error is None:
-                self.stats.guesses_accepted += sequence.accepted
-                self._scheduler.advance(sequence, sequence.scheduled - sequence.guesses + sequence.accepted)
-            if sequence.answer_length and request.first_token_time is None:
-                request.first_token_time = now
-            if sequence.status is Status.FINISHED:
-                self._scheduler.remove(sequence)
-                self._close_if_finished(request, now)
-                news[request.request_id] = request
-            elif sequence.computed == sequence.length - 1:
-                news[request.request_id] = request
-        return list(news.values())
-
     def _close_if_finished(self, request: Request, now: float) -> None:
         if not request.finished and all(s.status is Status.FINISHED for s in request.sequences):
             request.finish_time = now
             del self._requests[request.request_id]
-
-
-def _fail(sequence: Sequence, position: int) -> None:
-    name = sequence.request.request_id
-    sequence.error = NumericalError(f"the model gave a NaN among the logits of position {position} of {name}")
-    sequence.finish("error")
-
-
-def _stop_if_due(sequence: Sequence, token: int) -> None:
-    """Ends the answer if its newest token does: an end token, a stop string, or the last one allowed."""
-    request = sequence.request
-    may_stop = sequence.answer_length > request.params.min_tokens
-    stream = sequence.stream
-    if may_stop and (token in request.eos_ids or token in request.stop_ids):
-        if stream is not None and request.params.include_stop_str_in_output:
-            stream.push(token, may_stop=False)
-        sequence.finish("stop", None if token in request.eos_ids else token)
-        return
-    found = stream.push(token, may_stop) if stream is not None else None
-    if found is not None:
-        sequence.finish("stop", found)
-    elif sequence.length == sequence.answer_end:
-        sequence.finish("length")

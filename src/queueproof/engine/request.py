@@ -31,11 +31,15 @@ class Sequence:
     """One answer in the making: a row of tokens and how far its keys are in the cache.
 
     tokens: i32, the first `length` are prompt and answer; guesses of the running step may stand behind them.
-    computed: tokens whose keys are in the cache. length - computed is 1 in decode, more in prefill or recompute.
-    blocks: held blocks of the pool, in order; they cover `computed` and what is scheduled.
-    hashes: chain of whole blocks of accepted tokens, as far as computed. published: blocks offered to the index.
-    scheduled, guesses: tokens of the running step, the last `guesses` of them are guesses; `accepted` were right.
-    drawing: whether the running step may still add tokens.
+    last_token: the last known one. in_flight: tokens that are drawn already and not known yet, 0 or 1 between steps;
+    draw_row: the newest of them is this row of the last draw, -1 if there is none.
+    computed: tokens whose keys are in the cache, or will be when the steps under way have ended.
+    length + in_flight - computed is 1 in decode, more in prefill or recompute.
+    blocks: held blocks of the pool, in order; they cover `computed` and what is scheduled. row: its place in the arrays
+    of runner and sampler while it is running, else -1.
+    hashes: chain of whole blocks of known tokens, as far as computed. published: blocks offered to the index.
+    scheduled, guesses: tokens of the newest step, the last `guesses` of them are guesses; `accepted` were right.
+    top: how many of the best tokens to report at each position; -1: not even the rank.
     """
 
     __slots__ = (
@@ -43,18 +47,21 @@ class Sequence:
         "answer_end",
         "blocks",
         "computed",
-        "drawing",
+        "draw_row",
         "error",
         "finish_reason",
         "guesses",
         "hashes",
+        "in_flight",
         "index",
+        "last_token",
         "length",
         "logprob_values",
         "logprobs",
         "lse_values",
         "published",
         "request",
+        "row",
         "scheduled",
         "seed",
         "sent_text",
@@ -62,6 +69,7 @@ class Sequence:
         "stop_reason",
         "stream",
         "tokens",
+        "top",
         "was_admitted",
     )
 
@@ -72,14 +80,16 @@ class Sequence:
         self.answer_end = len(prompt) + request.max_tokens
         self.tokens: I32 = np.empty(self.answer_end, np.int32)
         self.tokens[: len(prompt)] = prompt
-        self.length = len(prompt)
+        self.length, self.last_token = len(prompt), prompt[-1]
+        self.in_flight, self.draw_row, self.row = 0, -1, -1
         self.computed = self.scheduled = self.guesses = self.accepted = self.published = 0
-        self.drawing = self.was_admitted = False
+        self.was_admitted = False
         self.blocks: list[int] = []
         self.hashes: list[bytes] = []
         self.status = Status.WAITING
         self.logprob_values, self.lse_values = array("f"), array("f")
         self.logprobs: list[PositionLogprobs] | None = None if request.params.logprobs is None else []
+        self.top = -1 if request.params.logprobs is None else request.params.logprobs
         self.stream = stream
         self.sent_text = 0
         self.finish_reason: FinishReason | None = None
@@ -92,7 +102,7 @@ class Sequence:
 
     def append(self, token: int, logprob: float, lse: float) -> None:
         """One more token of the answer. logprob and lse are exact f32 values. Pre: length < answer_end."""
-        self.tokens[self.length] = token
+        self.tokens[self.length] = self.last_token = token
         self.length += 1
         self.logprob_values.append(logprob)
         self.lse_values.append(lse)
@@ -126,7 +136,11 @@ class Sequence:
 
 
 class Request:
-    """A checked request. seed and max_tokens are the ones in use, stop_ids those that end an answer."""
+    """A checked request. seed and max_tokens are the ones in use, stop_ids those that end an answer.
+
+    edits: whether logits may be changed before a token is drawn. prompt_scored: as prompt_logprobs will be long when the
+    steps under way have ended.
+    """
 
     def __init__(
         self,
@@ -151,6 +165,9 @@ class Request:
         self.prompt_logprobs: list[PositionLogprobs | None] | None = None
         if params.prompt_logprobs is not None:
             self.prompt_logprobs = [None]
+        self.prompt_scored = 1  # the first token has no log-probability
+        self.has_penalties = params.has_penalties
+        self.edits = params.has_penalties or params.logit_bias is not None or params.min_tokens > 0
         self.num_cached_tokens = 0
         self.arrival_time = time.monotonic()
         self.first_token_time: float | None = None
@@ -163,7 +180,7 @@ class Request:
     @property
     def needs_prompt_logits(self) -> bool:
         """True until every prompt token has its log-probabilities; a cached beginning would leave some out."""
-        return self.prompt_logprobs is not None and len(self.prompt_logprobs) < self.prompt_length
+        return self.prompt_logprobs is not None and self.prompt_scored < self.prompt_length
 
     def output(self, arithmetic: str, determinism_class: str) -> RequestOutput:
         return RequestOutput(

@@ -2,71 +2,75 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Several
-
 import numpy as np
 
 from queueproof.engine.request import Sequence
-from queueproof.kernels.ops import F32, I32, Backend, Executor, ForwardModel, Limits, StepBatch
+from queueproof.kernels.ops import Backend, Executor, ForwardModel, Limits, Logits, StepBatch
 
 
 class Runner:
-    """Owns the executor and the buffers of a step, which are allocated once."""
+    """Owns the executor, and the block tables of running sequences, by `Sequence.row`."""
 
     def __init__(self, backend: Backend, model: ForwardModel, limits: Limits, threads: int) -> None:
         self.limits = limits
         self._executor: Executor = backend.executor(model, limits, threads)
-        self._token_ids = np.zeros(limits.max_tokens, np.int32)
-        self._positions = np.zeros(limits.max_tokens, np.int32)
-        self._slots = np.zeros(limits.max_tokens, np.int64)
-        self._query_start = np.zeros(limits.max_seqs + 1, np.int32)
         self._tables = np.zeros((limits.max_seqs, limits.max_blocks_per_seq), np.int32)
         # The list that each row of _tables was filled from, and how far: held blocks only ever grow in place.
         self._row_blocks: list[list[int]] = [[] for _ in range(limits.max_seqs)]
         self._row_filled = [0] * limits.max_seqs
-        self._counting = np.arange(limits.max_model_len, dtype=np.int32)
 
-    def forward(self, step: Several[Sequence]) -> list[int]:
-        """Computes what is scheduled. Returns the first token row of each sequence."""
-        size, at, starts = self.limits.block_size, 0, []
-        token_ids, positions, slots, tables = self._token_ids, self._positions, self._slots, self._tables
-        for row, sequence in enumerate(step):
-            starts.append(at)
-            first, n, blocks = sequence.computed, sequence.scheduled, sequence.blocks
-            table = tables[row]
-            self._fill(row, table, blocks)
-            if n == 1:
-                token_ids[at] = sequence.tokens[first]
-                positions[at] = first
-                slots[at] = blocks[first // size] * size + first % size
-            else:
-                end = at + n
-                where = self._counting[first : first + n]
-                token_ids[at:end] = sequence.tokens[first : first + n]
-                positions[at:end] = where
-                here = slots[at:end]
-                here[:] = table[where // size]
-                here *= size
-                here += where % size
-            at += n
-        seqs = len(step)
-        self._query_start[:seqs] = starts
-        self._query_start[seqs] = at
-        self._executor.forward(
-            StepBatch(token_ids[:at], positions[:at], slots[:at], self._query_start[: seqs + 1], tables[:seqs])
-        )
-        return starts
+    def forward(self, step: list[Sequence]) -> list[int]:
+        """Begins to compute what is scheduled. Returns the first token row of each sequence."""
+        size = self.limits.block_size
+        rows = np.array([sequence.row for sequence in step])
+        firsts = np.array([sequence.computed for sequence in step], np.int32)
+        query_start = np.zeros(len(step) + 1, np.int32)
+        np.cumsum([sequence.scheduled for sequence in step], out=query_start[1:])
+        starts, total = query_start[:-1], int(query_start[-1])
+        if total == len(step):
+            positions, owners = firsts, rows
+        else:
+            which = np.repeat(np.arange(len(step)), np.diff(query_start))
+            positions = np.arange(total, dtype=np.int32) + (firsts - starts)[which]
+            owners = rows[which]
+        width = self._fill(step)
+        slots = self._tables[owners, positions // size].astype(np.int64) * size + positions % size
+        token_ids = np.empty(total, np.int32)
+        token_ids[starts] = [sequence.last_token for sequence in step]
+        at: list[int] = starts.tolist()
+        for sequence, start in zip(step, at, strict=True):
+            n, first = sequence.scheduled, sequence.computed
+            if n > 1 or first + 1 < sequence.length:  # else it is the last token
+                token_ids[start : start + n] = sequence.tokens[first : first + n]
+        draw_rows = [sequence.draw_row for sequence in step]
+        drawn = None
+        if max(draw_rows) >= 0:
+            # A sequence whose last token is under way computes that one alone.
+            drawn = np.full(total, -1, np.int32)
+            drawn[starts] = draw_rows
+        tables = self._tables[rows, :width]
+        self._executor.forward(StepBatch(token_ids, positions, slots, query_start, tables, drawn))
+        return at
 
-    def _fill(self, row: int, table: I32, blocks: list[int]) -> None:
-        filled = self._row_filled[row] if self._row_blocks[row] is blocks else 0
-        if filled < len(blocks):
-            table[filled : len(blocks)] = blocks[filled:]
-            self._row_filled[row] = len(blocks)
-        self._row_blocks[row] = blocks
+    def _fill(self, step: list[Sequence]) -> int:
+        """Brings the tables of the step's sequences up to date. Returns the blocks of the longest."""
+        row_blocks, row_filled, width = self._row_blocks, self._row_filled, 0
+        for sequence in step:
+            row, blocks = sequence.row, sequence.blocks
+            held = len(blocks)
+            if row_blocks[row] is not blocks:
+                row_blocks[row], row_filled[row] = blocks, 0
+            filled = row_filled[row]
+            if filled < held:
+                self._tables[row, filled:held] = blocks[filled:]
+                row_filled[row] = held
+            if held > width:
+                width = held
+        return width
 
-    def logits(self, rows: I32) -> F32:
-        """f32 [R, V] of token rows of the last `forward`, at most limits.max_logit_rows; valid until the next call."""
-        return self._executor.logits(rows)
+    def logits(self, rows: list[int]) -> Logits:
+        """Logits of token rows of the last `forward`, at most limits.max_logit_rows; valid until the next call."""
+        return self._executor.logits(np.array(rows, np.int32))
 
     def close(self) -> None:
         self._executor.close()

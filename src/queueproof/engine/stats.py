@@ -14,6 +14,8 @@ class EngineStats:
     prefix_cache_*_tokens: prompt tokens looked up, and found, when a sequence is first admitted.
     preemptions: sequences that gave up their blocks and were computed again.
     split_prefills: chunks that ended before the prompt did.
+    overlapped_steps: steps that were begun before the tokens of the one before were known. discarded_tokens: drawn in such
+    a step for a sequence that turned out to have ended, or was aborted, meanwhile.
     """
 
     steps: int = 0
@@ -27,3 +29,5 @@ class EngineStats:
     split_prefills: int = 0
     guesses_proposed: int = 0
     guesses_accepted: int = 0
+    overlapped_steps: int = 0
+    discarded_tokens: int = 0

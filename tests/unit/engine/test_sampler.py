@@ -12,18 +12,19 @@ from queueproof.arithmetic.diff import same_bits
 from queueproof.arithmetic.oracle import sampling as oracle
 from queueproof.engine.config import EngineConfig
 from queueproof.engine.engine import Engine
-from queueproof.engine.request import Request
-from queueproof.engine.sampler import LogitRows, Sampler
+from queueproof.engine.request import Request, Sequence
+from queueproof.engine.sampler import RowPlan, Sampler
 from queueproof.engine.sampling_params import SamplingParams
-from queueproof.kernels.ops import F32, I32
+from queueproof.kernels.host import HostRows
+from queueproof.kernels.ops import F32, I32, DrawBatch, Drawn
 from tests.support.fake_backend import FakeTokenizer, load_fake
 
 V = 37
 PROMPT = [3, 5, 5, 9]
 
 
-class OracleRows:
-    """RowOps by the oracle; remembers the row that a token was drawn from."""
+class OracleRows(HostRows):
+    """The host's draws over the oracle's functions; remembers the row that a token was drawn from."""
 
     drawn_from: F32 | None = None
 
@@ -36,6 +37,26 @@ class OracleRows:
     def sample(self, row: F32, *options: Any) -> int:
         self.drawn_from = row.copy()
         return oracle.sample(row, *options)
+
+
+def sampler() -> Sampler:
+    return Sampler(FakeTokenizer(V), V, 4)
+
+
+def plan_of(sequences: list[Sequence], score: int = -1) -> RowPlan:
+    plan = RowPlan()
+    for row, sequence in enumerate(sequences):
+        sequence.row = row
+        plan.add(sequence, row, sequence.length, score)
+    return plan
+
+
+def batch_of(sequence: Sequence, score: int = -1) -> DrawBatch:
+    return sampler().batch(plan_of([sequence], score))
+
+
+def draw(sequence: Sequence, row: F32, rows: HostRows, score: int = -1) -> Drawn:
+    return rows.draw(row[None], batch_of(sequence, score)).result()
 
 
 def logits_row(seed: int) -> F32:
@@ -86,7 +107,8 @@ def test_changed_logits_and_the_token_drawn_from_them(seed: int) -> None:
     answer = [rng.choice([5, 8, 8, 12]) for _ in range(rng.randrange(7))]
     request, row, rows = request_with(params, answer), logits_row(seed), OracleRows()
     original = row.copy()
-    token = Sampler(rows, FakeTokenizer(V)).draw(request.sequences[0], LogitRows(row[None], rows), 0)
+    drawn = draw(request.sequences[0], row, rows)
+    token = drawn.tokens[0]
     changed = expected_logits(row, params, answer, {0, 11})
     if params.temperature:
         assert rows.drawn_from is not None and same_bits(rows.drawn_from + np.float32(0), changed + np.float32(0))
@@ -95,43 +117,90 @@ def test_changed_logits_and_the_token_drawn_from_them(seed: int) -> None:
     else:
         assert token == oracle.ranks(changed)[0]
     assert same_bits(row, original)  # a copy was changed
+    assert drawn.logprobs[0] == oracle.logprobs(row[None])[0, token]  # of the model, before edits
+
+
+def test_several_rows_are_edited_each_by_its_own_request() -> None:
+    params = [
+        SamplingParams(temperature=0, logit_bias={1: 50.0}),
+        SamplingParams(temperature=0),
+        SamplingParams(temperature=0, frequency_penalty=2.0, logit_bias={2: 40.0}),
+        SamplingParams(temperature=0, logit_bias={5: 60.0}, stop_token_ids=[5], min_tokens=1),
+    ]
+    sequences = [request_with(p, [8]).sequences[0] for p in params]
+    sequences[3] = request_with(params[3], []).sequences[0]
+    logits = np.stack([logits_row(i) for i in range(4)])
+    drawn = OracleRows().draw(logits, sampler().batch(plan_of(sequences))).result()
+    assert drawn.tokens.tolist() == [1, oracle.ranks(logits[1])[0], 2, oracle.ranks(logits[3])[0]]
+
+
+def test_a_scored_token_has_no_edits() -> None:
+    request = request_with(SamplingParams(temperature=0, logit_bias={1: 50.0}, prompt_logprobs=0), [])
+    batch = batch_of(request.sequences[0], score=7)
+    assert batch.edits is None and batch.tokens.tolist() == [7] and batch.top == 0
+
+
+def test_penalties_count_what_a_guess_relies_on() -> None:
+    """The row behind a guess is drawn as if the guess had been drawn."""
+    request = request_with(SamplingParams(temperature=0, repetition_penalty=2.0, frequency_penalty=0.5), [8])
+    sequence = request.sequences[0]
+    sequence.row, sequence.tokens[sequence.length] = 0, 12
+    plan = RowPlan()
+    plan.add(sequence, 0, sequence.length)
+    plan.add(sequence, 1, sequence.length + 1, guesses=1)
+    edits = sampler().batch(plan).edits
+    assert edits is not None
+    named = [edits.ids[edits.rows == row].tolist() for row in (0, 1)]
+    assert named == [[3, 5, 8, 9], [3, 5, 8, 9, 12]]
+    assert edits.frequency[edits.rows == 1].tolist() == [0, 0, 0.5, 0, 0.5]
 
 
 def test_filters_seed_and_position_reach_the_row_operation() -> None:
-    seen: list[tuple[Any, ...]] = []
-
-    class Recording(OracleRows):
-        def sample(self, row: F32, *options: Any) -> int:
-            seen.append(options)
-            return 1
-
     params = SamplingParams(n=2, temperature=0.5, top_k=4, top_p=0.75, min_p=0.25, seed=(1 << 64) - 1)
-    request, rows = request_with(params, []), Recording()
-    for sequence in request.sequences:
-        Sampler(rows, FakeTokenizer(V)).draw(sequence, LogitRows(logits_row(0)[None], rows), 0)
-    assert seen == [(0.5, 4, 0.75, 0.25, (1 << 64) - 1, 4), (0.5, 4, 0.75, 0.25, 0, 4)]
+    request = request_with(params, [])
+    batch = sampler().batch(plan_of(request.sequences))
+    columns = (batch.temperature, batch.top_k, batch.top_p, batch.min_p, batch.seed, batch.position)
+    assert [c.dtype.name for c in columns] == ["float32", "int32", "float32", "float32", "uint64", "int64"]
+    assert list(zip(*(c.tolist() for c in columns), strict=True)) == [
+        (0.5, 4, 0.75, 0.25, (1 << 64) - 1, 4),
+        (0.5, 4, 0.75, 0.25, 0, 4),
+    ]
+
+
+def test_a_row_of_the_arrays_is_taken_over_by_its_next_holder() -> None:
+    both = sampler()
+    for temperature in (0.25, 0.75):
+        sequence = request_with(SamplingParams(temperature=temperature), []).sequences[0]
+        assert both.batch(plan_of([sequence])).temperature.tolist() == [temperature]
 
 
 def test_log_probabilities_are_those_of_the_model() -> None:
     rows, row = OracleRows(), logits_row(5)
     every = oracle.logprobs(row[None])[0]
     ranks = {int(token): i + 1 for i, token in enumerate(oracle.ranks(row))}
-    found = LogitRows(np.stack([logits_row(4), row]), rows)
-    sampler = Sampler(rows, FakeTokenizer(V))
+    best = oracle.topk(row[None], 3)[0].tolist()
+    m, logz = oracle.stats(row[None])[1:]
+    sequence = request_with(SamplingParams(prompt_logprobs=3), []).sequences[0]
     for token in range(V):
-        entries = sampler.position_logprobs(found, 1, token, 3, decode=True)
-        best = oracle.topk(row[None], 3)[0].tolist()
+        drawn = draw(sequence, row, rows, score=token)
+        assert drawn.tokens[0] == token and drawn.logprobs[0] == every[token] and drawn.lse[0] == (m + logz)[0]
+        entries = sampler().position_logprobs(drawn, 0, token, 3, decode=True)
         assert list(entries) == [token, *(t for t in best if t != token)]
         for t, entry in entries.items():
             assert same_bits(np.float64(entry.logprob), np.float64(every[t])) and entry.rank == ranks[t]
             assert entry.decoded_token == FakeTokenizer(V).decode([t])
-        assert list(sampler.position_logprobs(found, 1, token, 0, decode=False)) == [token]
-    assert found.best_logprobs[1] == every[found.best[1]]
-    m, logz = oracle.stats(row[None])[1:]
-    assert np.float32(found.lse[1]) == (m + logz)[0]
+        assert list(sampler().position_logprobs(drawn, 0, token, 0, decode=False)) == [token]
+
+
+def test_how_many_best_tokens_are_asked_for() -> None:
+    """Of the batch: the most that one of its rows wants."""
+    asks = [SamplingParams(logprobs=n) for n in (None, 0, 4)]
+    sequences = [request_with(params, []).sequences[0] for params in asks]
+    tops = [sampler().batch(plan_of(sequences[:n])).top for n in (1, 2, 3)]
+    assert tops == [None, 0, 4]
 
 
 def test_asking_for_more_than_the_vocabulary_gives_all_of_it() -> None:
-    rows = OracleRows()
-    found = LogitRows(logits_row(1)[None], rows)
-    assert len(Sampler(rows, FakeTokenizer(V)).position_logprobs(found, 0, 3, 1000, decode=False)) == V
+    sequence = request_with(SamplingParams(logprobs=1000), []).sequences[0]
+    drawn = draw(sequence, logits_row(1), OracleRows())
+    assert len(sampler().position_logprobs(drawn, 0, int(drawn.tokens[0]), 1000, decode=False)) == V

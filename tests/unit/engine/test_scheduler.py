@@ -50,15 +50,22 @@ def scheduler(
 def run_step(s: Scheduler) -> list[int]:
     """One step in which every guess is wrong and token 1 is drawn; how much was scheduled for each sequence."""
     step = s.schedule()
+    assert step is not None
     scheduled = [sequence.scheduled for sequence in step]
     for each in step:
         ends = each.computed + each.scheduled - each.guesses == each.length
-        computed = each.scheduled - each.guesses
+        each.computed += each.scheduled - each.guesses
         if ends:
             each.append(1, -1.0, 1.0)
-        s.advance(each, computed)
+        s.publish(each)
     s.check_integrity()
     return scheduled
+
+
+def end(s: Scheduler, each: Sequence) -> None:
+    each.finish("length")
+    s.remove([each])
+    s.check_integrity()
 
 
 def test_long_prompts_are_cut_and_share_a_step_with_decode() -> None:
@@ -77,7 +84,7 @@ def test_decodes_come_before_prefill() -> None:
     s.add(sequence(1))
     s.running.append(s.waiting.pop(1))  # as if it had been admitted first
     first = s.running[0]
-    first.status, first.blocks = Status.RUNNING, s.pool.allocate(1)
+    first.status, first.blocks, first.row = Status.RUNNING, s.pool.allocate(1), s._free_rows.pop()
     assert run_step(s) == [1, 3]
 
 
@@ -103,7 +110,7 @@ def test_admission_waits_for_blocks_of_the_whole_prompt() -> None:
     s.add(sequence(40))
     s.add(sequence(17))
     assert run_step(s) == [40]
-    s.remove(s.running[0])
+    end(s, s.running[0])
     assert run_step(s) == [17]
 
 
@@ -117,7 +124,7 @@ def test_the_last_admitted_gives_way_and_comes_first_again() -> None:
     assert run_step(s) == [1]
     assert s.stats.preemptions == 1
     assert s.waiting == [second, third] and not second.blocks and second.computed == 0 and second.length == 33
-    s.remove(first)
+    end(s, first)
     assert run_step(s) == [33, 3]
 
 
@@ -131,7 +138,7 @@ def test_guesses_never_take_blocks_from_others() -> None:
     run_step(s)
     for each in s.running:  # as if 3 had been drawn, so that 4, 1, 2, 3 is the guess
         each.tokens[14] = 3
-    assert [(q.scheduled, q.guesses) for q in s.schedule()] == [(1, 0), (1, 0)]
+    assert [(q.scheduled, q.guesses) for q in s.schedule() or ()] == [(1, 0), (1, 0)]
     assert s.stats.preemptions == 0
 
 
@@ -200,3 +207,66 @@ def test_a_sequence_that_cannot_fit_is_an_error_and_not_a_deadlock() -> None:
     s.add(sequence(17))
     with pytest.raises(EngineError, match="nothing to do"):
         s.schedule()
+
+
+def fly(step: list[Sequence] | None) -> None:
+    """A step begins: each of its sequences in decode has a token under way, which is row `i` of the draw."""
+    assert step is not None
+    for i, each in enumerate(step):
+        each.computed += each.scheduled
+        if each.computed == each.length + each.in_flight:
+            each.in_flight, each.draw_row = each.in_flight + 1, i
+
+
+def land(step: list[Sequence] | None) -> None:
+    for each in step or ():
+        each.in_flight -= 1
+        each.draw_row = each.draw_row if each.in_flight else -1
+        each.append(1, -1.0, 1.0)
+
+
+def test_a_step_is_scheduled_while_another_is_under_way() -> None:
+    s = scheduler()
+    s.add(sequence(4, max_tokens=3))
+    first = s.schedule()
+    fly(first)
+    second = s.schedule(settled=False)
+    assert second is not None and [each.scheduled for each in second] == [1]
+    fly(second)
+    land(first)
+    s.check_integrity()
+    fly(s.schedule(settled=False))
+    land(second)
+    # Two tokens are known and the third, the last, is under way: nothing is left to compute.
+    assert s.schedule(settled=False) == [] and s.has_work
+    assert s.running[0].length == 6 and s.running[0].in_flight == 1
+    s.check_integrity()
+
+
+def test_no_one_is_preempted_while_a_step_is_under_way() -> None:
+    s = scheduler(num_blocks=4, cache=False)
+    s.add(sequence(31))
+    s.add(sequence(31))
+    first = s.schedule()
+    fly(first)
+    second = s.schedule(settled=False)
+    fly(second)
+    land(first)
+    assert s.schedule(settled=False) is None and s.stats.preemptions == 0
+    s.check_integrity()
+    land(second)
+    assert [each.scheduled for each in s.schedule() or ()] == [1] and s.stats.preemptions == 1
+
+
+def test_only_blocks_of_known_tokens_are_published() -> None:
+    s = scheduler()
+    s.add(sequence(15))
+    first = s.schedule()
+    fly(first)
+    fly(s.schedule(settled=False))  # computes the 16th token, whose id is under way
+    [each] = s.running
+    s.publish(each)
+    assert each.computed == 16 and not each.published
+    land(first)
+    s.publish(each)
+    assert each.published == 1

@@ -4,9 +4,15 @@ Admission reserves blocks for every known token of a sequence, so only decode gr
 sequence admitted last gives up its own and waits for another turn. The one admitted first is therefore never
 preempted by another and always goes on; every admitted request fits in the pool alone (`Engine.make_request`),
 so all of them end.
+
+A step may be scheduled while the one before is under way. Blocks that are given up meanwhile may be handed out at once,
+although the device may still read or write them for that step: it works in order, so what their next holder does to them
+comes after.
 """
 
 from __future__ import annotations
+
+from collections.abc import Collection
 
 from queueproof.contract.errors import EngineError
 from queueproof.engine.kv.pool import BlockPool
@@ -27,6 +33,7 @@ class Scheduler:
         self._budget, self._max_seqs, self._most_guesses = budget, max_seqs, guesses
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []  # in order of admission
+        self._free_rows = list(reversed(range(max_seqs)))
 
     @property
     def has_work(self) -> bool:
@@ -36,32 +43,40 @@ class Scheduler:
         """Pre: it fits in the pool when it is alone."""
         self.waiting.append(sequence)
 
-    def remove(self, sequence: Sequence) -> None:
-        """Takes out a finished sequence. Post: it holds no block. Not between `schedule` and the end of its step."""
-        if sequence in self.running:
-            self.running.remove(sequence)
-        else:
-            self.waiting.remove(sequence)
-        self._give_up_blocks(sequence)
+    def remove(self, ended: Collection[Sequence]) -> None:
+        """Takes out finished sequences. Post: they hold no block. Not between `schedule` and the beginning of its step."""
+        if not ended:
+            return
+        self.running = [s for s in self.running if s.status is not Status.FINISHED]
+        if any(sequence.row < 0 for sequence in ended):
+            self.waiting = [s for s in self.waiting if s.status is not Status.FINISHED]
+        for sequence in ended:
+            self._give_up_place(sequence)
 
-    def schedule(self) -> list[Sequence]:
+    def schedule(self, settled: bool = True) -> list[Sequence] | None:
         """The sequences of the next step, with `scheduled` and `guesses` set and blocks for all of them.
 
-        Post: not empty if there is work; the sum of `scheduled` is at most the budget.
+        settled: no step is under way. Otherwise the step may be empty, as tokens that end an answer are not known yet; and
+        None says that a sequence would have to be preempted: that waits until all tokens are known, and may then turn out
+        to be needless.
+        Post: if settled, not empty while there is work; the sum of `scheduled` is at most the budget.
         """
         budget = self._share_budget()
-        if self._allocate():
+        undisturbed = self._allocate(settled)
+        if undisturbed is None:
+            return None
+        if undisturbed:
             self._admit(budget)
         step = [sequence for sequence in self.running if sequence.scheduled]
-        if not step and self.has_work:
+        if settled and not step and self.has_work:
             raise EngineError("the scheduler has work and found nothing to do")
         return step
 
-    def advance(self, sequence: Sequence, tokens: int) -> None:
-        """`tokens` more accepted tokens have their keys in the cache: publishes the blocks that became whole."""
-        sequence.computed += tokens
+    def publish(self, sequence: Sequence) -> None:
+        """Offers the whole blocks of known tokens to the prefix cache, those that a step under way computes included:
+        whoever finds them computes with them later, and the device works in order."""
         pool = self.pool
-        whole = sequence.computed // pool.block_size
+        whole = min(sequence.computed, sequence.length) // pool.block_size
         if pool.index is None or whole <= sequence.published:
             return
         extend_chain(sequence.hashes, sequence.request.cache_root, sequence.tokens, whole, pool.block_size)
@@ -76,7 +91,8 @@ class Scheduler:
         writers: set[int] = set()
         for sequence in self.running:
             assert sequence.status is Status.RUNNING
-            assert 0 <= sequence.computed < sequence.length <= sequence.answer_end
+            assert 0 <= sequence.computed < sequence.length + sequence.in_flight <= sequence.answer_end
+            assert (sequence.draw_row >= 0) == (sequence.in_flight > 0)
             assert len(sequence.blocks) * size >= sequence.computed
             own = sequence.blocks[sequence.computed // size :]
             assert not writers.intersection(own), "two sequences write one block"
@@ -87,19 +103,24 @@ class Scheduler:
             assert not any(block in self.pool.index for block in writers), "a published block will be written"
         for sequence in self.waiting:
             assert sequence.status is Status.WAITING and not sequence.blocks and not sequence.computed
+            assert not sequence.in_flight and sequence.row < 0
+        rows = [sequence.row for sequence in self.running]
+        assert sorted(rows + self._free_rows) == list(range(self._max_seqs)), "two sequences have one row"
 
     def _share_budget(self) -> int:
         """Sets `scheduled` of the running: decodes first, then chunks of prefill, then guesses. Returns what is left."""
-        budget = self._budget
+        budget, prefills = self._budget, []
         for sequence in self.running:
-            sequence.guesses = 0
-            sequence.scheduled = int(sequence.length - sequence.computed == 1 and budget > 0)
+            drawn = sequence.length + sequence.in_flight
+            sequence.guesses = sequence.scheduled = 0
+            if drawn - sequence.computed > 1:
+                prefills.append(sequence)
+            elif budget and drawn < sequence.answer_end:  # the last token of an answer is never fed
+                sequence.scheduled = 1
+                budget -= 1
+        for sequence in prefills:
+            sequence.scheduled = min(sequence.length - sequence.computed, budget)
             budget -= sequence.scheduled
-        if budget:
-            for sequence in self.running:
-                if not sequence.scheduled:
-                    sequence.scheduled = min(sequence.length - sequence.computed, budget)
-                    budget -= sequence.scheduled
         if self._most_guesses and budget:
             for sequence in self.running:
                 if sequence.length - sequence.computed == 1 and sequence.scheduled:
@@ -120,11 +141,13 @@ class Scheduler:
         sequence.scheduled += n
         return n
 
-    def _allocate(self) -> bool:
-        """Blocks for what is scheduled, in order of admission. False if a sequence had to be preempted."""
-        pool, undisturbed, i = self.pool, True, 0
-        while i < len(self.running):
-            sequence = self.running[i]
+    def _allocate(self, settled: bool) -> bool | None:
+        """Blocks for what is scheduled, in order of admission. False if a sequence had to be preempted; None if one
+        would have to be and a step is under way."""
+        pool, size, undisturbed = self.pool, self.pool.block_size, True
+        for sequence in list(self.running):
+            if sequence.computed + sequence.scheduled <= len(sequence.blocks) * size:
+                continue  # most of the time; also of one that was preempted for the sake of one before it
             while True:
                 missing = pool.blocks_for(sequence.computed + sequence.scheduled) - len(sequence.blocks)
                 if missing <= pool.free:
@@ -133,12 +156,13 @@ class Scheduler:
                     sequence.scheduled -= sequence.guesses
                     sequence.guesses = 0
                     continue
+                if not settled:
+                    return None
                 undisturbed = False
                 if self._preempt_last() is sequence:
                     return False
             if missing > 0:
                 sequence.blocks += pool.allocate(missing)
-            i += 1
         return undisturbed
 
     def _preempt_last(self) -> Sequence:
@@ -146,15 +170,18 @@ class Scheduler:
         if len(self.running) == 1:
             raise EngineError("one sequence alone does not fit in the KV cache; it should have been refused")
         sequence = self.running.pop()
-        self._give_up_blocks(sequence)
+        self._give_up_place(sequence)
         sequence.status = Status.WAITING
         self.waiting.insert(0, sequence)
         self.stats.preemptions += 1
         return sequence
 
-    def _give_up_blocks(self, sequence: Sequence) -> None:
+    def _give_up_place(self, sequence: Sequence) -> None:
         self.pool.release(sequence.blocks)
         sequence.blocks = []
+        if sequence.row >= 0:
+            self._free_rows.append(sequence.row)
+            sequence.row = -1
         sequence.computed = sequence.published = sequence.scheduled = sequence.guesses = 0
 
     def _admit(self, budget: int) -> None:
@@ -165,7 +192,7 @@ class Scheduler:
                 return
             del self.waiting[i]
             self.running.append(sequence)
-            sequence.status = Status.RUNNING
+            sequence.status, sequence.row = Status.RUNNING, self._free_rows.pop()
             sequence.scheduled = min(sequence.length - sequence.computed, budget)
             budget -= sequence.scheduled
 
