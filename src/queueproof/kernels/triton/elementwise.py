@@ -229,9 +229,7 @@ def embed(
     num_warps: int | None = None,
 ) -> None:
     """out f32 [R, H] = rows of table h16 [V, H]: of last_tokens[drawn] where drawn >= 0, else of token_ids. i32 [R] each."""
-    _embed[(out.shape[0],)](
-        table, token_ids, drawn, last_tokens, out, **_row_options(out.shape[1], pdl, num_warps)
-    )
+    _embed[(out.shape[0],)](table, token_ids, drawn, last_tokens, out, **_row_options(out.shape[1], pdl, num_warps))
 
 
 def add(h: torch.Tensor, delta: torch.Tensor, pdl: bool = False, num_warps: int | None = None) -> None:
