@@ -16,6 +16,7 @@ from queueproof.kernels.triton.step_input import DECODE_ITEMS, META, PREFILL_ITE
 
 TORCH = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 NAN16 = 0x7FFF  # of both types
+UNWRITTEN = 0x1234
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,11 +113,10 @@ class Step:
         window = s.window if s.planned_window else None
         return plan(self.positions, self.query_start, tile, s.most_decode_items, window, s.decode_tokens)
 
-    def run(self, out: torch.Tensor | None = None) -> NDArray[np.uint16]:
-        """Patterns [rows, heads, D] of the answer; rows without an item stay 0x1234."""
+    def run(self, only: str | None = None) -> NDArray[np.uint16]:
+        """Patterns [rows, heads, D] of the answer; rows without an item stay UNWRITTEN. only: "decode" or "prefill"."""
         s, model = self.settings, self.model
-        if out is None:
-            out = self._half(np.full(tuple(self.q.shape), 0x1234, np.uint16))
+        out = self._half(np.full(tuple(self.q.shape), UNWRITTEN, np.uint16))
         meta = np.zeros(META, np.int32)
         meta[TABLE_WIDTH] = self._tables.shape[1]
         meta[DECODE_ITEMS], meta[PREFILL_ITEMS] = len(self.plan.decode_items), len(self.plan.prefill_items)
@@ -132,8 +132,10 @@ class Step:
         pdl = self._device == "cuda" and torch.cuda.get_device_capability() >= (9, 0)
         here = (self.q, self.keys, self.values, out, numbers)
         for _ in range(2 if self._device == "cuda" else 1):  # again with the counters that the first run left
-            gpu.decode(s.decode, *here, scratch, s.window, s.programs, pdl)
-            gpu.prefill(s.prefill, *here, s.window, s.programs, pdl)
+            if only != "prefill":
+                gpu.decode(s.decode, *here, scratch, s.window, s.programs, pdl)
+            if only != "decode":
+                gpu.prefill(s.prefill, *here, s.window, s.programs, pdl)
         assert not scratch.arrived.any()
         bits: NDArray[np.uint16] = out.view(torch.int16).cpu().numpy().view(np.uint16)
         return bits.reshape(-1, model.heads, model.head_dim)

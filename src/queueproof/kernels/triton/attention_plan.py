@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from queueproof.arithmetic.tensorcore1 import KEY_BLOCK, KEY_SPLIT
 from queueproof.kernels.ops import I32
@@ -53,10 +52,10 @@ def plan(
         ends = np.cumsum(np.where(decoded, splits, 0))
         last_of_each = np.minimum(query_start[1:], len(positions)) - 1
         decoded &= (ends[last_of_each] <= most_decode_items)[sequence]
-    rows = np.flatnonzero(decoded)
+    rows = np.flatnonzero(decoded).astype(np.int32)
     return Plan(
         _decode_items(rows, sequence[rows], positions[rows], first[rows], splits[rows]),
-        _prefill_items(np.flatnonzero(~decoded), sequence, positions, tile, window),
+        _prefill_items(np.flatnonzero(~decoded).astype(np.int32), sequence, positions, tile, window),
     )
 
 
@@ -64,7 +63,7 @@ def _first_key(positions: I32, window: int | None) -> I32:
     return np.zeros_like(positions) if window is None else np.maximum(positions - window + 1, 0)
 
 
-def _decode_items(rows: NDArray[np.intp], sequences: I32, positions: I32, first: I32, splits: I32) -> I32:
+def _decode_items(rows: I32, sequences: I32, positions: I32, first: I32, splits: I32) -> I32:
     items = np.empty((int(splits.sum()), DECODE_FIELDS), np.int32)
     for field, values in enumerate((rows, sequences, positions, first)):
         items[:, field] = np.repeat(values, splits)
@@ -72,7 +71,7 @@ def _decode_items(rows: NDArray[np.intp], sequences: I32, positions: I32, first:
     return items
 
 
-def _prefill_items(rows: NDArray[np.intp], sequence: I32, positions: I32, tile: int, window: int | None) -> I32:
+def _prefill_items(rows: I32, sequence: I32, positions: I32, tile: int, window: int | None) -> I32:
     """Tiles within runs of rows of one sequence with consecutive positions."""
     if not rows.size:
         return np.empty((0, PREFILL_FIELDS), np.int32)
