@@ -26,20 +26,10 @@ from tests.support.gpu_checks import CHECKS
 from tests.support.gpu_driver import Found
 from tests.support.gpu_lab import SIZES, Lab
 from tests.support.gpu_machine import machine
-from tests.support.gpu_model import BLOCK, PRESETS, SMALL_BLOCK, preset, tiny_config
+from tests.support.gpu_model import BLOCK, SMALL_BLOCK, SUITE, parse_model, tiny_config
 
 ACCURACY = "accuracy"
 ACCURACY_MODEL, ACCURACY_TOKENS = "qwen3-0.6b:8", 512
-
-
-def parse_model(text: str) -> dict[str, Any]:
-    """`qwen3-8b:3`: a preset, with 3 layers. `tiny`: for tests."""
-    name, _, layers = text.partition(":")
-    if name == "tiny":
-        return tiny_config()
-    if name not in PRESETS or (layers and not layers.isdigit()):
-        raise argparse.ArgumentTypeError(f"{text!r} is not one of {', '.join(PRESETS)}, with :LAYERS if wanted")
-    return preset(name, int(layers) if layers else None)
 
 
 def parse_names(text: str) -> list[str]:
@@ -54,7 +44,7 @@ def arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--arithmetic", default="tensorcore/1,vendor", help="one or several, with commas")
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--model", default="qwen3-8b:3,qwen3-0.6b", help="PRESET[:LAYERS], several with commas")
+    parser.add_argument("--model", default=",".join(SUITE), help="NAME[:LAYERS[:WINDOW]], several with commas")
     parser.add_argument("--sizes", choices=sorted(SIZES), help="default: full, and coarse for vendor")
     parser.add_argument("--only", type=parse_names, default=[*CHECKS, ACCURACY], help="names of checks, with commas")
     parser.add_argument("--budget", type=float, default=float("inf"), help="seconds")
@@ -90,7 +80,7 @@ def check_row(found: Found, name: str, model: str, arithmetic: str, seconds: flo
 
 
 def line(row: dict[str, Any]) -> str:
-    start = f"{row['arithmetic']:13} {row['model']:12} {row['check']:18} {row['seconds']:6.1f} s  "
+    start = f"{row['arithmetic']:13} {row['model']:16} {row['check']:18} {row['seconds']:6.1f} s  "
     if row["check"] == ACCURACY:
         return start + f"error {row['ours']:.5f}, of torch's bfloat16 model {row['torch_bf16']:.5f}"
     verdict = "INCONCLUSIVE" if row["inconclusive"] else "FAILED" if row["failed"] else ""
@@ -112,7 +102,7 @@ def main(argv: list[str] | None = None) -> int:
     options = parser.parse_args(argv)
     try:
         models = {text: parse_model(text) for text in options.model.split(",")}
-    except argparse.ArgumentTypeError as error:
+    except ValueError as error:
         parser.error(str(error))
     start, rows, not_run = time.perf_counter(), [], []
 

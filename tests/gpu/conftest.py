@@ -9,11 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.gpu_lab import COARSE, FULL, Lab
-from tests.support.gpu_model import preset
+from tests.support.gpu_model import SUITE, parse_model
 
 HERE = Path(__file__).parent
-# Real layer sizes; few layers of the large one, all of the small one.
-MODELS = {"qwen3-8b, 3 layers": preset("qwen3-8b", 3), "qwen3-0.6b": preset("qwen3-0.6b")}
 
 
 def why_not() -> str | None:
@@ -34,15 +32,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason=reason))
 
 
-@pytest.fixture(scope="session", params=list(MODELS))
+@pytest.fixture(scope="session", params=SUITE)
 def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
-    made = Lab(MODELS[request.param], "tensorcore/1", "cuda", FULL)
+    made = Lab(parse_model(request.param), "tensorcore/1", "cuda", FULL)
     yield made
     made.close()
 
 
 @pytest.fixture(scope="session")
 def vendor_lab() -> Iterator[Lab]:
-    made = Lab(MODELS["qwen3-8b, 3 layers"], "vendor", "cuda", COARSE)
+    made = Lab(parse_model(SUITE[0]), "vendor", "cuda", COARSE)
     yield made
     made.close()

@@ -32,7 +32,7 @@ def transformers_model(config: dict[str, Any], weights: SyntheticWeights, dtype:
     kind = transformers.AutoConfig.for_model(**{k: v for k, v in config.items() if k != "architectures"})
     kind._attn_implementation = "eager" if dtype == "float64" else "sdpa"
     with torch.device("meta"):
-        model = transformers.AutoModelForCausalLM.from_config(kind, dtype=getattr(torch, dtype))
+        model = transformers.AutoModelForCausalLM.from_config(kind).to(getattr(torch, dtype))
     model = model.to_empty(device=device)
     model.tie_weights()  # which `to_empty` undid
     named = dict(model.named_parameters())

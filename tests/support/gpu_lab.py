@@ -84,6 +84,18 @@ TINY = Sizes(
 SIZES = {"full": FULL, "coarse": COARSE, "tiny": TINY}
 
 
+def _most_blocks(sizes: Sizes, block_size: int) -> int:
+    """Room for the sequences of any one check."""
+
+    def each(tokens: int) -> int:
+        return -(-tokens // block_size)
+
+    decoding = max(sizes.row_counts) * each(sizes.context + 2)
+    # Lengths of the matrix are spread evenly up to the longest, but for some at the edges of blocks.
+    matrix = sizes.prompts * (each(sizes.longest_prompt + 4) // 2 + 3) + sizes.strangers * each(120)
+    return max(decoding, matrix) + 4 * each(sizes.long)
+
+
 class Lab:
     """threads: of the backend, where it has any. Executors are made when first asked for and live until `close`."""
 
@@ -115,9 +127,7 @@ class Lab:
             rows = max(sizes.row_counts)
             seqs = max(rows, sizes.prompts + sizes.strangers) + 8
             tokens = max(4096, sizes.long) if sizes.long > 100 else 512
-            # Every sequence of a check at once, a block lost at the end of each.
-            room = rows * sizes.context + 3 * sizes.long + sizes.prompts * sizes.longest_prompt + sizes.strangers * 40
-            blocks = room // size + 2 * seqs
+            blocks = _most_blocks(sizes, size)
             limits = Limits(tokens, seqs, rows, blocks, size, self.max_len)
             backend = self.backend if graphs else self.eager_backend
             self._drivers[size, graphs] = Driver(self.model, backend, limits)

@@ -134,9 +134,9 @@ class _Serving:
         self._found.saw(hit_tokens=hit)
         return _Running(driver.sequence(ids, base, hit), end, base, hit, rows={})
 
-    def _parts(self) -> list[tuple[int, int]]:
-        """(prompt, tokens in this step)."""
-        left, parts = self._c.budget, []
+    def _parts(self, left: int) -> list[tuple[int, int]]:
+        """(prompt, tokens in this step), at most `left` tokens."""
+        parts = []
         for index, r in self._running.items():
             n = min(self._c.chunk, left, max(1, r.prefill_end - r.sequence.done))
             if n:
@@ -145,7 +145,7 @@ class _Serving:
         return parts
 
     def _step(self, others: list[tuple[Sequence, int]]) -> Iterator[tuple[int, Bits]]:
-        driver, parts = self._driver, self._parts()
+        driver, parts = self._driver, self._parts(self._c.budget - len(others))
         got = driver.run([(self._running[i].sequence, n) for i, n in parts] + others)
         finished = []
         for row, (i, _) in enumerate(parts):

@@ -96,7 +96,32 @@ PRESETS: dict[str, dict[str, Any]] = {
         "bos_token_id": 128000,
         "eos_token_id": 128001,
     },
+    "mistral-7b": {
+        "architectures": ["MistralForCausalLM"],
+        "model_type": "mistral",
+        "vocab_size": 32000,
+        "hidden_size": 4096,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "intermediate_size": 14336,
+        "sliding_window": 4096,
+        "rope_theta": 10000.0,
+        "max_position_embeddings": 32768,
+        "rms_norm_eps": 1e-5,
+        "hidden_act": "silu",
+        "attention_dropout": 0.0,
+        "initializer_range": 0.02,
+        "tie_word_embeddings": False,
+        "use_cache": True,
+        "torch_dtype": "bfloat16",
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+    },
 }
+# Of the bits suite: real layer sizes, few layers of the large models, all of the small one; a window that cuts.
+SUITE = ("qwen3-8b:3", "qwen3-0.6b", "mistral-7b:2:700")
 
 
 def tiny_config() -> dict[str, Any]:
@@ -109,6 +134,17 @@ def tiny_config() -> dict[str, Any]:
 def preset(name: str, layers: int | None = None) -> dict[str, Any]:
     """The config.json of a model, with another number of layers if given."""
     return PRESETS[name] | ({} if layers is None else {"num_hidden_layers": layers})
+
+
+def parse_model(text: str) -> dict[str, Any]:
+    """NAME[:LAYERS[:WINDOW]]: a preset with fewer layers, and with another sliding window; or `tiny`. Raises ValueError."""
+    name, *numbers = text.split(":")
+    if name == "tiny" and not numbers:
+        return tiny_config()
+    if name not in PRESETS or len(numbers) > 2 or not all(n.isdigit() for n in numbers):
+        raise ValueError(f"{text!r} is not one of {', '.join(PRESETS)}, as NAME[:LAYERS[:WINDOW]]")
+    config = preset(name, int(numbers[0]) if numbers else None)
+    return config | ({"sliding_window": int(numbers[1])} if len(numbers) == 2 else {})
 
 
 def read_config(config: Mapping[str, Any], dtype: Dtype = "bfloat16") -> ModelConfig:

@@ -18,10 +18,12 @@ from tests.support.gpu_lab import TINY, Lab
 from tests.support.gpu_model import (
     PRESETS,
     SMALL_BLOCK,
+    SUITE,
     NoTokenizer,
     SyntheticWeights,
     load_synthetic,
     matrix_bytes,
+    parse_model,
     preset,
     read_config,
     tiny_config,
@@ -71,11 +73,17 @@ def test_a_broken_row_is_counted_and_named() -> None:
 @pytest.mark.parametrize("name", PRESETS)
 def test_presets_are_read_like_any_config(name: str) -> None:
     config = read_config(preset(name))
-    # Bytes of the matrices, as published: 8.19, 0.6 and 8.03 billion parameters (a little for norms).
+    # Bytes of the matrices, as published: 8.19, 0.6, 8.03 and 7.24 billion parameters (a little for norms).
     embedding = 0 if config.tie_word_embeddings else 2 * config.vocab_size * config.hidden_size
-    billions = {"qwen3-8b": 8.19, "qwen3-0.6b": 0.596, "llama-3.1-8b": 8.03}[name]
+    billions = {"qwen3-8b": 8.19, "qwen3-0.6b": 0.596, "llama-3.1-8b": 8.03, "mistral-7b": 7.242}[name]
     assert (matrix_bytes(config) + embedding) / 2e9 == pytest.approx(billions, rel=1e-3)
     assert read_config(preset(name, 2)).num_layers == 2
+
+
+def test_the_suite_has_a_window_that_cuts() -> None:
+    config = read_config(parse_model("mistral-7b:2:700"))
+    assert config.windows == (700, 700) and any(name == "mistral-7b:2:700" for name in SUITE)
+    assert read_config(parse_model("qwen3-8b:3")).windows == (None,) * 3
 
 
 @pytest.mark.parametrize("more", [{}, {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"}])
@@ -129,7 +137,7 @@ def test_the_script_says_what_is_wrong(capsys: pytest.CaptureFixture[str], tmp_p
     [
         (["--only", "nonsense"], "'nonsense' is not one of rows_decode"),
         (["--model", "gpt-2"], "'gpt-2' is not one of qwen3-8b"),
-        (["--model", "qwen3-8b:x"], "with :LAYERS"),
+        (["--model", "qwen3-8b:x"], "as NAME[:LAYERS[:WINDOW]]"),
         (["--sizes", "huge"], "invalid choice"),
     ],
 )
