@@ -16,7 +16,7 @@ from queueproof.kernels.triton.card import Card
 from queueproof.kernels.triton.device import DeviceLogits, Upload
 from queueproof.kernels.triton.ops import KVCache, TritonOps
 from queueproof.kernels.triton.packer import TORCH_DTYPES
-from queueproof.kernels.triton.products import ROW_COUNTS, Products, padded_rows
+from queueproof.kernels.triton.products import ROW_COUNTS, Products, Use, padded_rows
 from queueproof.kernels.triton.step_input import StepInput
 from queueproof.kernels.triton.survey import Survey
 
@@ -40,8 +40,8 @@ class TritonExecutor:
         survey = Survey(model)
         most_rows, most_logit_rows = padded_rows(limits.max_tokens), padded_rows(limits.max_logit_rows)
         if card.device.type == "cuda":  # the choice of a product is made once, and not in the middle of a graph
-            products.prepare(survey.trunk, [r for r in ROW_COUNTS if r <= most_rows] + [most_rows])
-            products.prepare(survey.head, [r for r in ROW_COUNTS if r <= most_logit_rows] + [most_logit_rows])
+            products.prepare(Use(*p, _row_counts(most_rows)) for p in survey.trunk)
+            products.prepare(Use(*p, _row_counts(most_logit_rows)) for p in survey.head)
         shape = model.kv_shape
         pool = (shape.layers, limits.num_blocks, shape.kv_heads, limits.block_size, shape.head_dim)
         try:
@@ -142,3 +142,7 @@ class TritonExecutor:
                     logits = self._run(rows, decode_only, with_head=decode_only)
                 self._graphs[rows, decode_only] = (graph, logits)
         torch.cuda.current_stream(self._card.device).wait_stream(stream)
+
+
+def _row_counts(most: int) -> tuple[int, ...]:
+    return (*(rows for rows in ROW_COUNTS if rows < most), most)

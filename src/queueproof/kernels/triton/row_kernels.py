@@ -12,7 +12,7 @@ import triton.language as tl
 from queueproof.kernels.triton.launch import begin
 from queueproof.kernels.triton.math import gumbel, log, philox, quantised_exp, sum_value
 
-# What is known of a row: FIELDS i32 words in `params`
+# What is known of a row: FIELDS i32 words in `wanted`
 TOKEN, TEMPERATURE, TOP_K, TOP_P, MIN_P = (tl.constexpr(i) for i in range(5))
 SEED, POSITION = tl.constexpr(5), tl.constexpr(7)  # two words each, the low one first
 SOURCE = tl.constexpr(9)  # its row of `edited`, or -1
@@ -58,19 +58,19 @@ def packed_id(packed):
 
 
 @triton.jit
-def word(params, row, FIELD: tl.constexpr):
-    return tl.load(params + row * FIELDS + FIELD)
+def word(wanted, row, FIELD: tl.constexpr):
+    return tl.load(wanted + row * FIELDS + FIELD)
 
 
 @triton.jit
-def number(params, row, FIELD: tl.constexpr):
+def number(wanted, row, FIELD: tl.constexpr):
     """f32 field of a row."""
-    return word(params, row, FIELD).to(tl.float32, bitcast=True)
+    return word(wanted, row, FIELD).to(tl.float32, bitcast=True)
 
 
 @triton.jit
-def unsigned(params, row, FIELD: tl.constexpr):
-    return word(params, row, FIELD).to(tl.uint32, bitcast=True)
+def unsigned(wanted, row, FIELD: tl.constexpr):
+    return word(wanted, row, FIELD).to(tl.uint32, bitcast=True)
 
 
 @triton.jit
@@ -81,43 +81,43 @@ def best_of(best, row, parts):
 
 
 @triton.jit
-def noise_at(i, params, row):
+def noise_at(i, wanted, row):
     """u32 random words of ids i (i32, any)."""
     w0, w1, w2, w3 = philox(
         (i >> 2).to(tl.uint32),
-        unsigned(params, row, POSITION),
-        unsigned(params, row, POSITION + 1),
-        unsigned(params, row, SEED),
-        unsigned(params, row, SEED + 1),
+        unsigned(wanted, row, POSITION),
+        unsigned(wanted, row, POSITION + 1),
+        unsigned(wanted, row, SEED),
+        unsigned(wanted, row, SEED + 1),
     )
     k = i & 3
     return tl.where(k < 2, tl.where(k == 0, w0, w1), tl.where(k == 2, w2, w3))
 
 
 @triton.jit
-def noise_from(first, params, row, TILE: tl.constexpr):
+def noise_from(first, wanted, row, TILE: tl.constexpr):
     """u32 [TILE]: the random words of ids first, first + 1, …; first is a multiple of 4. One Philox gives four."""
     w0, w1, w2, w3 = philox(
         ((first >> 2) + tl.arange(0, TILE // 4)).to(tl.uint32),
-        unsigned(params, row, POSITION),
-        unsigned(params, row, POSITION + 1),
-        unsigned(params, row, SEED),
-        unsigned(params, row, SEED + 1),
+        unsigned(wanted, row, POSITION),
+        unsigned(wanted, row, POSITION + 1),
+        unsigned(wanted, row, SEED),
+        unsigned(wanted, row, SEED + 1),
     )
     return tl.reshape(tl.join(tl.join(w0, w2), tl.join(w1, w3)), (TILE,))
 
 
 @triton.jit
-def source_row(logits, edited, params, row, V: tl.constexpr):
+def source_row(logits, edited, wanted, row, V: tl.constexpr):
     """Where the logits are that a token of the row is drawn from."""
-    source = word(params, row, SOURCE)
+    source = word(wanted, row, SOURCE)
     return edited + source.to(tl.int64) * V if source >= 0 else logits + row.to(tl.int64) * V
 
 
 @triton.jit
-def best_source(best, params, row, rows, parts):
+def best_source(best, wanted, row, rows, parts):
     """Packed best of the logits that a token of the row is drawn from."""
-    source = word(params, row, SOURCE)
+    source = word(wanted, row, SOURCE)
     return best_of(best, tl.where(source >= 0, rows + source, row), parts)
 
 
@@ -150,11 +150,11 @@ def best_kernel(logits, edited, best, rows, tiles, V: tl.constexpr, TILE: tl.con
 
 
 @triton.jit
-def _race_part(x_row, params, row, best_x, part, tiles, V: tl.constexpr, TILE: tl.constexpr):
+def _race_part(x_row, wanted, row, best_x, part, tiles, V: tl.constexpr, TILE: tl.constexpr):
     """The best score z + gumbel of a program's part, packed. best_x: packed best of the row."""
-    temperature = number(params, row, TEMPERATURE)
+    temperature = number(wanted, row, TEMPERATURE)
     # Far below the score of the best token nothing can win: such tiles need no noise.
-    enough = tl.div_rn(key_value(packed_key(best_x)), temperature) + gumbel(noise_at(packed_id(best_x), params, row))
+    enough = tl.div_rn(key_value(packed_key(best_x)), temperature) + gumbel(noise_at(packed_id(best_x), wanted, row))
     at = part * tiles * TILE + tl.arange(0, TILE)
     inside = at < V
     largest = tl.full((TILE,), float("-inf"), tl.float32)
@@ -164,7 +164,7 @@ def _race_part(x_row, params, row, best_x, part, tiles, V: tl.constexpr, TILE: t
         x = tl.load(x_row + i, mask=i < V, other=float("-inf"))
         z = tl.div_rn(x, temperature)
         if tl.max(z) + GUMBEL_MOST >= enough:
-            score = z + gumbel(noise_from(first, params, row, TILE))
+            score = z + gumbel(noise_from(first, wanted, row, TILE))
             at = tl.where(score > largest, i, at)
             largest = tl.maximum(largest, score)
     return tl.max(tl.where(inside, pack(largest, at), LEAST))
@@ -174,7 +174,7 @@ def _race_part(x_row, params, row, best_x, part, tiles, V: tl.constexpr, TILE: t
 def mass_kernel(
     logits,
     edited,
-    params,
+    wanted,
     best,
     sums,
     races,
@@ -198,7 +198,7 @@ def mass_kernel(
     row = rows - 1 - tl.program_id(1)  # the rows that `best_kernel` read last may still be in the cache
     begin(PDL)
     x_row = logits + row.to(tl.int64) * V
-    how = word(params, row, HOW)
+    how = word(wanted, row, HOW)
     best_x = best_of(best, row, parts)
     m = key_value(packed_key(best_x))
     total = tl.zeros((TILE,), tl.int64)
@@ -208,11 +208,11 @@ def mass_kernel(
     tl.store(sums + row * parts + part, tl.sum(total))
     if HAS_RACE:  # noqa: SIM102  known when the kernel is built, unlike the next
         if how == RACE:
-            drawn_from = source_row(logits, edited, params, row, V)
-            best_drawn = best_source(best, params, row, rows, parts)
+            drawn_from = source_row(logits, edited, wanted, row, V)
+            best_drawn = best_source(best, wanted, row, rows, parts)
             tl.store(
                 races + row * parts + part,
-                _race_part(drawn_from, params, row, best_drawn, part, tiles, V, TILE),
+                _race_part(drawn_from, wanted, row, best_drawn, part, tiles, V, TILE),
             )
     if tl.atomic_add(arrivals + row, 1, sem="acq_rel") == parts - 1:  # the last program of the row
         tl.store(arrivals + row, 0)
@@ -225,9 +225,9 @@ def mass_kernel(
         tl.store(state + 2 * row + 1, logz)
         tl.store(out + 2 * rows + row, (first + logz).to(tl.int32, bitcast=True))
         if how != FILTERED:
-            token = word(params, row, TOKEN)
+            token = word(wanted, row, TOKEN)
             if how != GIVEN:
-                chosen = best_source(best, params, row, rows, parts)
+                chosen = best_source(best, wanted, row, rows, parts)
                 bad = packed_key(chosen) == NAN_KEY
                 if HAS_RACE:  # noqa: SIM102
                     if how == RACE:

@@ -54,7 +54,7 @@ def _bin(largest, z):
 
 
 @triton.jit
-def _place(logits, edited, params, best, jobs, job, rows, best_parts, REPORT: tl.constexpr, V: tl.constexpr):
+def _place(logits, edited, wanted, best, jobs, job, rows, best_parts, REPORT: tl.constexpr, V: tl.constexpr):
     """(row, its logits, temperature, largest z) of a job: every row to report, or the filtered rows that `jobs` names."""
     if REPORT:
         row = job
@@ -63,9 +63,9 @@ def _place(logits, edited, params, best, jobs, job, rows, best_parts, REPORT: tl
         packed = best_of(best, row, best_parts)
     else:
         row = tl.load(jobs + job)
-        x_row = source_row(logits, edited, params, row, V)
-        temperature = number(params, row, TEMPERATURE)
-        packed = best_source(best, params, row, rows, best_parts)
+        x_row = source_row(logits, edited, wanted, row, V)
+        temperature = number(wanted, row, TEMPERATURE)
+        packed = best_source(best, wanted, row, rows, best_parts)
     return row, x_row, temperature, tl.div_rn(key_value(packed_key(packed)), temperature)
 
 
@@ -73,7 +73,7 @@ def _place(logits, edited, params, best, jobs, job, rows, best_parts, REPORT: tl
 def spread_kernel(
     logits,
     edited,
-    params,
+    wanted,
     best,
     jobs,
     table,
@@ -89,7 +89,7 @@ def spread_kernel(
     """Grid (parts, jobs). table: i32 [jobs, parts, BINS], how many lie where. masses: i64 [jobs, parts], of what min-p keeps."""
     part, job, parts = tl.program_id(0), tl.program_id(1), tl.num_programs(0)
     begin(PDL)
-    row, x_row, temperature, largest = _place(logits, edited, params, best, jobs, job, rows, best_parts, REPORT, V)
+    row, x_row, temperature, largest = _place(logits, edited, wanted, best, jobs, job, rows, best_parts, REPORT, V)
     counts = tl.zeros((BINS,), tl.int32)
     total = tl.zeros((TILE,), tl.int64)
     for t in range(tiles):
@@ -98,25 +98,25 @@ def spread_kernel(
         counts += tl.histogram(_bin(largest, z), BINS, mask=i < V)
         if not REPORT:
             e = exp(z - largest)
-            total += tl.where(e >= number(params, row, MIN_P), quantised(e), 0)
+            total += tl.where(e >= number(wanted, row, MIN_P), quantised(e), 0)
     tl.store(table + (job * parts + part) * BINS + tl.arange(0, BINS), counts)
     if not REPORT:
         tl.store(masses + job * parts + part, tl.sum(total))
 
 
 @triton.jit
-def _filtered_bins(params, row, largest, counts, masses, job, parts):
+def _filtered_bins(wanted, row, largest, counts, masses, job, parts):
     """How many bins, the nearest first, surely hold all that the filters of the row keep. counts: i32 [BINS]."""
     lane = tl.arange(0, BINS)
     bins = row * 0 + BINS
-    k = word(params, row, TOP_K)
+    k = word(wanted, row, TOP_K)
     if k > 0:
         bins = tl.minimum(bins, tl.sum((tl.cumsum(counts) < k).to(tl.int32)) + 1)
-    min_p = number(params, row, MIN_P)
-    top_p = number(params, row, TOP_P)
-    if min_p > 0:
+    min_p = number(wanted, row, MIN_P)
+    top_p = number(wanted, row, TOP_P)
+    if min_p > 0:  # all of the mass that counts is there, which top-p needs to know where it is not that of the row
         bins = tl.minimum(bins, (-log(min_p) * BIN_SCALE).to(tl.int32) + 2)
-    elif top_p < 1:
+    elif (top_p < 1) & (k == 0):
         part = tl.arange(0, SELECT_PARTS)
         mass = tl.sum(tl.load(masses + job * parts + part, mask=part < parts, other=0))
         # Every token of a bin has more than this, so the true sums are reached no later. 2^-9: for roundings
@@ -131,7 +131,7 @@ def _filtered_bins(params, row, largest, counts, masses, job, parts):
 def collect_kernel(
     logits,
     edited,
-    params,
+    wanted,
     best,
     jobs,
     table,
@@ -153,14 +153,14 @@ def collect_kernel(
     """
     part, job, parts = tl.program_id(0), tl.program_id(1), tl.num_programs(0)
     begin(PDL)
-    row, x_row, temperature, largest = _place(logits, edited, params, best, jobs, job, rows, best_parts, REPORT, V)
+    row, x_row, temperature, largest = _place(logits, edited, wanted, best, jobs, job, rows, best_parts, REPORT, V)
     lane, of_part = tl.arange(0, BINS)[None, :], tl.arange(0, SELECT_PARTS)[:, None]
     counts = tl.load(table + (job * parts + of_part) * BINS + lane, mask=of_part < parts, other=0)
     everywhere = tl.sum(counts, 0)
     if REPORT:
         bins = tl.sum((tl.cumsum(everywhere) < top).to(tl.int32)) + 1
     else:
-        bins = _filtered_bins(params, row, largest, everywhere, masses, job, parts)
+        bins = _filtered_bins(wanted, row, largest, everywhere, masses, job, parts)
     each = tl.sum(tl.where(lane < bins, counts, 0), 1)
     total = tl.sum(each)
     if part == 0:
@@ -192,12 +192,12 @@ def _weights(z, key, i, largest, min_p, k_key, k_id, COUNT: tl.constexpr, V: tl.
 
 
 @triton.jit
-def _race(z, key, i, largest, min_p, k_key, k_id, p_key, p_id, params, row, V: tl.constexpr):
+def _race(z, key, i, largest, min_p, k_key, k_id, p_key, p_id, wanted, row, V: tl.constexpr):
     """Packed scores of the tokens that are kept; LEAST of others."""
     e = exp(z - largest)
     kept = tl.where(e == e, e, 0.0) >= min_p  # min_p 0 is off: it keeps what is infinite, too
     kept &= _up_to(key, i, k_key, k_id) & _up_to(key, i, p_key, p_id) & (i < V)
-    return tl.where(kept, pack(z + gumbel(noise_at(i, params, row)), i), LEAST)
+    return tl.where(kept, pack(z + gumbel(noise_at(i, wanted, row)), i), LEAST)
 
 
 @triton.jit
@@ -303,23 +303,23 @@ def _first_place(
 
 
 @triton.jit
-def _draw(packed, masses, job, parts, x_row, temperature, largest, params, row, HERE: tl.constexpr, V: tl.constexpr):
+def _draw(packed, masses, job, parts, x_row, temperature, largest, wanted, row, HERE: tl.constexpr, V: tl.constexpr):
     """The token of a filtered row. HERE: `packed` holds all tokens that the filters can keep."""
     i = tl.where(packed == LEAST, V, packed_id(packed))
     key = packed_key(packed)
     z = key_value(key)
-    min_p = number(params, row, MIN_P)
+    min_p = number(wanted, row, MIN_P)
     high = order_key(largest)
     low = tl.min(tl.where(i < V, key, high)) if HERE else high * 0 + LOWEST_KEY
     k_key, k_id = low * 0 + NO_KEY, low * 0 + ANY_ID
     p_key, p_id = k_key, k_id
-    k = word(params, row, TOP_K)
+    k = word(wanted, row, TOP_K)
     if k > 0:
         ones = _weights(z, key, i, largest, min_p, k_key, k_id, True, V)
         k_key, k_id = _first_place(
             k.to(tl.float64), low, high, key, i, ones, x_row, temperature, largest, min_p, k_key, k_id, True, HERE, V
         )
-    top_p = number(params, row, TOP_P)
+    top_p = number(wanted, row, TOP_P)
     if top_p < 1:
         weights = _weights(z, key, i, largest, min_p, k_key, k_id, False, V)
         if k > 0:
@@ -347,7 +347,7 @@ def _draw(packed, masses, job, parts, x_row, temperature, largest, params, row, 
             wanted, low, high, key, i, weights, x_row, temperature, largest, min_p, k_key, k_id, False, HERE, V
         )
     if HERE:
-        won = tl.max(_race(z, key, i, largest, min_p, k_key, k_id, p_key, p_id, params, row, V))
+        won = tl.max(_race(z, key, i, largest, min_p, k_key, k_id, p_key, p_id, wanted, row, V))
         first = tl.max(packed)
     else:
         scores = tl.full((CANDIDATES,), LEAST, tl.int64)
@@ -355,7 +355,7 @@ def _draw(packed, masses, job, parts, x_row, temperature, largest, params, row, 
         for start in range(0, V, CANDIDATES):
             j = start + tl.arange(0, CANDIDATES)
             zj = _scaled(x_row, j, temperature, V)
-            race = _race(zj, order_key(zj), j, largest, min_p, k_key, k_id, p_key, p_id, params, row, V)
+            race = _race(zj, order_key(zj), j, largest, min_p, k_key, k_id, p_key, p_id, wanted, row, V)
             scores = tl.maximum(scores, race)
             ranks = tl.maximum(ranks, tl.where(j < V, pack(zj, j), LEAST))
         won, first = tl.max(scores), tl.max(ranks)
@@ -373,7 +373,7 @@ def _candidates(candidates, job, count):
 def draw_kernel(
     logits,
     edited,
-    params,
+    wanted,
     best,
     jobs,
     masses,
@@ -391,14 +391,14 @@ def draw_kernel(
     """Grid (jobs,). The token of each filtered row; parts: those of `masses`."""
     job = tl.program_id(0)
     begin(PDL)
-    row, x_row, temperature, largest = _place(logits, edited, params, best, jobs, job, rows, best_parts, False, V)
+    row, x_row, temperature, largest = _place(logits, edited, wanted, best, jobs, job, rows, best_parts, False, V)
     count = tl.load(counted + job)
     packed = _candidates(candidates, job, tl.minimum(count, CANDIDATES))
     if count <= CANDIDATES:
-        token = _draw(packed, masses, job, parts, x_row, temperature, largest, params, row, True, V)
+        token = _draw(packed, masses, job, parts, x_row, temperature, largest, wanted, row, True, V)
     else:
-        token = _draw(packed, masses, job, parts, x_row, temperature, largest, params, row, False, V)
-    drawn_from = packed_key(best_source(best, params, row, rows, best_parts))
+        token = _draw(packed, masses, job, parts, x_row, temperature, largest, wanted, row, False, V)
+    drawn_from = packed_key(best_source(best, wanted, row, rows, best_parts))
     bad = (drawn_from == NAN_KEY) | (packed_key(best_of(best, row, best_parts)) == NAN_KEY)
     m, logz = tl.load(state + 2 * row), tl.load(state + 2 * row + 1)
     finish_row(logits, row, tl.where(bad, -1, token), m, logz, out, last_tokens, rows, V)
