@@ -114,16 +114,16 @@ def _filtered_bins(wanted, row, largest, counts, masses, job, parts):
         bins = tl.minimum(bins, tl.sum((tl.cumsum(counts) < k).to(tl.int32)) + 1)
     min_p = number(wanted, row, MIN_P)
     top_p = number(wanted, row, TOP_P)
-    if min_p > 0:  # all of the mass that counts is there, which top-p needs to know where it is not that of the row
+    if min_p > 0:
         bins = tl.minimum(bins, (-log(min_p) * BIN_SCALE).to(tl.int32) + 2)
-    elif (top_p < 1) & (k == 0):
+    elif (top_p < 1) & (k == 0):  # after top-k the mass is added up from the candidates: none of its k may be missing
         part = tl.arange(0, SELECT_PARTS)
         mass = tl.sum(tl.load(masses + job * parts + part, mask=part < parts, other=0))
         # Every token of a bin has more than this, so the true sums are reached no later. 2^-9: for roundings
         least = quantised_exp((lane + 1).to(tl.float32) * -0.125)
         reached = tl.cumsum(counts.to(tl.int64) * tl.maximum(least - (least >> 9) - 1, 0))
-        wanted = (mass.to(tl.float64) * top_p.to(tl.float64)).to(tl.int64) + 1
-        bins = tl.minimum(bins, tl.sum((reached < wanted).to(tl.int32)) + 1)
+        needed = (mass.to(tl.float64) * top_p.to(tl.float64)).to(tl.int64) + 1
+        bins = tl.minimum(bins, tl.sum((reached < needed).to(tl.int32)) + 1)
     return tl.where(tl.abs(largest) == INF, BINS, bins)  # there are no distances from infinity
 
 
@@ -232,7 +232,7 @@ def _sum_up_to(
 
 @triton.jit
 def _first_place(
-    wanted,
+    needed,
     low_key,
     high_key,
     key,
@@ -248,7 +248,7 @@ def _first_place(
     HERE: tl.constexpr,
     V: tl.constexpr,
 ):
-    """The first place (key, id) in rank order up to which the weights add up to f64 `wanted`; keys within low … high."""
+    """The first place (key, id) in rank order up to which the weights add up to f64 `needed`; keys within low … high."""
     low, high = low_key.to(tl.int64), high_key.to(tl.int64)
     while low < high:  # the largest key that is far enough, with all of its ids
         middle = low + (high - low + 1) // 2
@@ -268,7 +268,7 @@ def _first_place(
             HERE,
             V,
         )
-        if total.to(tl.float64) >= wanted:
+        if total.to(tl.float64) >= needed:
             low = middle
         else:
             high = middle - 1
@@ -295,7 +295,7 @@ def _first_place(
             HERE,
             V,
         )
-        if total.to(tl.float64) >= wanted:
+        if total.to(tl.float64) >= needed:
             last = middle
         else:
             first = middle + 1
@@ -342,9 +342,9 @@ def _draw(packed, masses, job, parts, x_row, temperature, largest, wanted, row, 
         else:
             part = tl.arange(0, SELECT_PARTS)
             mass = tl.sum(tl.load(masses + job * parts + part, mask=part < parts, other=0))
-        wanted = top_p.to(tl.float64) * mass.to(tl.float64)
+        needed = top_p.to(tl.float64) * mass.to(tl.float64)
         p_key, p_id = _first_place(
-            wanted, low, high, key, i, weights, x_row, temperature, largest, min_p, k_key, k_id, False, HERE, V
+            needed, low, high, key, i, weights, x_row, temperature, largest, min_p, k_key, k_id, False, HERE, V
         )
     if HERE:
         won = tl.max(_race(z, key, i, largest, min_p, k_key, k_id, p_key, p_id, wanted, row, V))
