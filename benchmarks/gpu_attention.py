@@ -235,11 +235,15 @@ def median(graph: Graph, times: int) -> float:
     return statistics.median(graph.time() for _ in range(times))
 
 
+def ignore(result: torch.Tensor) -> None:
+    """For what is run for its time alone."""
+
+
 def copy_bandwidth() -> float:
     """Bytes read and written a second by a large copy."""
     a = torch.empty(1 << 30, dtype=torch.int8, device="cuda")
     b = torch.empty_like(a)
-    graph = Graph(lambda _: b.copy_(a) and None, 1)
+    graph = Graph(lambda _: ignore(b.copy_(a)), 1)
     return 2 * a.numel() / median(graph, 5) * 1e6
 
 
@@ -324,7 +328,7 @@ class Speed:
             try:
                 with sdpa_kernel(backend):
                     attend = torch.nn.functional.scaled_dot_product_attention
-                    times[name] = median(Graph(lambda _: attend(q, k, v, is_causal=True) and None, 1), 5)  # noqa: B023
+                    times[name] = median(Graph(lambda _: ignore(attend(q, k, v, is_causal=True)), 1), 5)  # noqa: B023
             except Exception as error:  # not in this build; said and left out
                 print(f"  torch {name}: {str(error)[:100]}")
         return times
