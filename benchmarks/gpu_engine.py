@@ -2,7 +2,7 @@
 
     python benchmarks/gpu_engine.py --vllm-site DIRECTORY --json FILE     (vLLM default and batch-invariant, then ours)
     python benchmarks/gpu_engine.py --users 1,32 --rounds 1 --no-vllm     (quick)
-    python benchmarks/gpu_engine.py --no-vllm --users '' --no-prefill --profile 1,32
+    python benchmarks/gpu_engine.py --no-vllm --users '' --no-prefill --profile 1,32,prefill
     python benchmarks/gpu_engine.py --merge A.json B.json --json FILE     (parts, where one run would take too long)
 
 Models by their config.json with random weights; 170-token prompts and 128 answer tokens for each number of users, and a
@@ -29,7 +29,18 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from queueproof import LLM, SamplingParams
-from tests.support.gpu_cases import MAX_MODEL_LEN, MAX_USERS, PROMPT, WARM_UP, Case, cases, prompts, round_prompts
+from tests.support.gpu_cases import (
+    MAX_MODEL_LEN,
+    MAX_USERS,
+    PREFILL_PROMPT,
+    PREFILL_USERS,
+    PROMPT,
+    WARM_UP,
+    Case,
+    cases,
+    prompts,
+    round_prompts,
+)
 from tests.support.gpu_driver import make_backend
 from tests.support.gpu_machine import machine, measure_limits
 from tests.support.gpu_model import (
@@ -44,7 +55,7 @@ from tests.support.gpu_model import (
     read_config,
     tiny_config,
 )
-from tests.support.gpu_profile import profile, profile_lines
+from tests.support.gpu_profile import profile_decode, profile_lines, profile_prefill
 from tests.support.gpu_report import VLLM, VLLM_BATCH_INVARIANT, Report, add_rows, merge, table
 
 ENGINES = ("vllm", "vllm-batch-invariant", "queueproof")
@@ -53,10 +64,17 @@ TINY_MAX_LEN = 512
 
 
 def whole_numbers(text: str) -> list[int]:
-    numbers = [int(part) for part in text.split(",") if part]
+    parts = [part for part in text.split(",") if part]
+    numbers = [int(part) if part.isdecimal() else 0 for part in parts]
     if any(not 0 < n <= MAX_USERS for n in numbers):
         raise argparse.ArgumentTypeError(f"{text!r}: numbers of users are from 1 to {MAX_USERS}")
     return numbers
+
+
+def profiles(text: str) -> list[str]:
+    parts = [part for part in text.split(",") if part]
+    whole_numbers(",".join(part for part in parts if part != "prefill"))
+    return parts
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -73,7 +91,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--vllm-timeout", type=float, default=400, help="seconds, of each of the two")
     parser.add_argument("--arithmetic", default="tensorcore/1", help="of ours; several with commas")
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--profile", type=whole_numbers, default=[], help="decode steps of so many users, in place")
+    parser.add_argument("--profile", type=profiles, default=[], help="decode steps of so many users, and `prefill`")
     parser.add_argument("--json", type=Path, help="write the report here, after every engine")
     parser.add_argument("--merge", type=Path, nargs="+", help="reports to merge; measures nothing")
     return parser
@@ -157,10 +175,16 @@ def measure_ours(
             print(f"{arithmetic}: {case.name}: {[round(s, 4) for s in seconds]}", flush=True)
         if options.profile:
             found["profile"] = {}
-        for users in options.profile:
-            result = profile(llm.engine, prompts(f"profile {users}", [PROMPT] * users, vocab), options.device == "cuda")
-            found["profile"][f"{users} users"] = result
-            print("\n".join(profile_lines(f"{name}, {arithmetic}, {users} users", result)), flush=True)
+        for what in options.profile:
+            on_card = options.device == "cuda"
+            if what == "prefill":
+                rounds = [round_prompts(Case("profile", PREFILL_USERS, PREFILL_PROMPT, 1), i, vocab) for i in range(4)]
+                result = profile_prefill(llm.engine, rounds, on_card)
+            else:
+                users = int(what)
+                result = profile_decode(llm.engine, prompts(f"profile {users}", [PROMPT] * users, vocab), on_card)
+            found["profile"][what] = result
+            print("\n".join(profile_lines(f"{name}, {arithmetic}, profile {what}", result)), flush=True)
     return found
 
 

@@ -97,7 +97,7 @@ def _most_blocks(sizes: Sizes, block_size: int) -> int:
 
 
 class Lab:
-    """threads: of the backend, where it has any. Executors are made when first asked for and live until `close`."""
+    """Executors are made when first asked for and live until `close`."""
 
     def __init__(
         self, config: dict[str, Any], arithmetic: str, device: str, sizes: Sizes, block_values: int = BLOCK

@@ -10,7 +10,11 @@ from typing import Any
 import pytest
 
 from benchmarks import gpu_engine, vllm_peer
-from tests.support.gpu_cases import Case, cases, least_bytes, least_flops, round_prompts
+from queueproof.engine.llm import LLM
+from queueproof.kernels.registry import backend
+from tests.support.gpu_cases import Case, cases, least_bytes, least_flops, prompts, round_prompts
+from tests.support.gpu_model import SMALL_BLOCK, load_synthetic, tiny_config
+from tests.support.gpu_profile import profile_prefill
 from tests.support.gpu_report import add_rows, merge, table
 
 LIMITS = {"copy_bytes_per_s": 1e6, "bf16_flops_per_s": 1e9}
@@ -74,7 +78,7 @@ def test_a_small_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     (row,) = json.loads(out.read_text())["models"]["tiny"]["rows"]
     assert row["engine"] == "queueproof ieee/1" and row["tokens_per_s"] > 0 and row["memory_ratio"] is None
     printed = capsys.readouterr().out
-    assert "tiny, ieee/1, 2 users:" in printed and "2 users" in printed.splitlines()[-1]
+    assert "tiny, ieee/1, profile 2:" in printed and "2 users" in printed.splitlines()[-1]
     found = json.loads(out.read_text())["models"]["tiny"]["engines"]["queueproof ieee/1"]
     assert found["class"] == "portable" and found["cases"]["2 users"]["largest_batch"] == 2
     assert found["cases"]["2 users"]["prefix_cache_hit_tokens"] == 0
@@ -82,11 +86,22 @@ def test_a_small_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert json.loads((tmp_path / "whole.json").read_text())["models"]["tiny"]["rows"] == [row]
 
 
+def test_a_prefill_is_profiled() -> None:
+    model = load_synthetic(tiny_config(), backend("ieee/1"), 64, block_values=SMALL_BLOCK)
+    with LLM(model, max_num_seqs=4) as llm:
+        rounds = [prompts(f"round {i}", [20, 30], 257) for i in range(4)]
+        found = profile_prefill(llm.engine, rounds, on_card=False)
+        assert not llm.engine.has_work and llm.stats.prompt_tokens == 150  # a first round, one timed, one profiled
+    assert found["wall"] > 0 and any("llm" in f or "engine" in f for f, _, _ in found["host"])
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         (["--users", "0"], "from 1 to 256"),
         (["--users", "257"], "from 1 to 256"),
+        (["--users", "many"], "from 1 to 256"),
+        (["--profile", "decode"], "from 1 to 256"),
         (["--model", "gpt-2", "--no-vllm"], "there are qwen3-8b"),
         (["--engines", "sglang"], "there are vllm"),
         (["--rounds", "0", "--no-vllm"], "at least 1"),
