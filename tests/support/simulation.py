@@ -18,6 +18,7 @@ from queueproof.engine.protocols import LoadedModel
 from queueproof.engine.sampling_params import SamplingParams
 from queueproof.engine.stats import EngineStats
 from tests.support.fake_backend import FakeLoaded, load_fake
+from tests.support.late_backend import load_late
 
 MAX_LEN = 192
 NAN_TOKEN = 61
@@ -26,6 +27,10 @@ Answer = tuple[Any, ...]
 
 def fake_model(broken: bool = False) -> FakeLoaded:
     return load_fake(max_len=MAX_LEN, eos_ids=(0,), nan_token=NAN_TOKEN, broken=broken)
+
+
+def late_model(eager: bool = False, bug: str | None = None) -> FakeLoaded:
+    return load_late(eager, bug, max_len=MAX_LEN, eos_ids=(0,), nan_token=NAN_TOKEN)
 
 
 @dataclass(frozen=True)
@@ -167,6 +172,7 @@ def simulate(seed: int, model: LoadedModel, alone: Alone, found: Found) -> None:
     """One draw: some jobs in one engine, the first ones twice if the draw says so (a warm cache)."""
     rng = random.Random(seed)
     config, jobs = draw_config(rng, model), draw_jobs(rng, rng.choice([2, 5, 9]), model.max_len)
+    config = dataclasses.replace(config, async_scheduling=seed % 8 > 0)
     if rng.random() < 0.4:
         jobs += [dataclasses.replace(job, arrival=job.arrival + 60, abort_after=None) for job in jobs[:3]]
     engine = Engine(model, config)

@@ -78,7 +78,7 @@ class Sequence:
         self.request, self.index = request, index
         self.seed = (request.seed + index) & MAX_SEED
         self.answer_end = len(prompt) + request.max_tokens
-        self.tokens: I32 = np.empty(self.answer_end, np.int32)
+        self.tokens: I32 = np.zeros(self.answer_end, np.int32)
         self.tokens[: len(prompt)] = prompt
         self.length, self.last_token = len(prompt), prompt[-1]
         self.in_flight, self.draw_row, self.row = 0, -1, -1
