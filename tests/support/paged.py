@@ -106,6 +106,7 @@ class Step:
         self.keys, self.values, self.q = self._half(pool[0]), self._half(pool[1]), self._half(q.reshape(rows, -1))
         self._tables = tables
         self.plan = self.planned()
+        self.scratch: gpu.Scratch  # what the last run left
 
     def planned(self) -> Plan:
         s = self.settings
@@ -126,7 +127,8 @@ class Step:
             self._ints(self._tables), self._ints(self.plan.decode_items), self._ints(self.plan.prefill_items),
         )  # fmt: skip
         items = max(1, len(self.plan.decode_items))
-        scratch = gpu.Scratch.of(items, model.kv_heads, model.group, model.head_dim, torch.device(self._device))
+        place = torch.device(self._device)
+        scratch = self.scratch = gpu.Scratch.of(items, model.kv_heads, model.group, model.head_dim, place)
         scratch.stats.fill_(torch.nan)
         scratch.acc.fill_(torch.nan)
         pdl = self._device == "cuda" and torch.cuda.get_device_capability() >= (9, 0)
