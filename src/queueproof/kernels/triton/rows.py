@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     from queueproof.kernels.triton.executor import DeviceLogits
 
 FIELDS, PARTS, SELECT_PARTS = K.FIELDS.value, K.PARTS.value, S.SELECT_PARTS.value
-BINS, CANDIDATES = S.BINS.value, S.CANDIDATES.value
+BINS = S.BINS.value
 TILE = 2048  # logits that a program takes at a time
+ROOM = 4096  # candidates of a row that are held in registers
 EDIT_BLOCK = 256
 
 
@@ -47,11 +48,12 @@ class TritonDraw:
 class TritonRows:
     """A `RowOps`. Everything goes to the current stream, in which the logits were made.
 
-    tile: how many logits a program takes at a time; num_warps: of the kernels over rows. No bit depends on them.
+    tile: how many logits a program takes at a time; num_warps: of the kernels over rows; room: for candidates of a row.
+    tile and room are powers of two. No bit depends on any of them.
     """
 
-    def __init__(self, card: Card, tile: int = TILE, num_warps: int = 8) -> None:
-        self._card, self._tile, self._warps = card, tile, num_warps
+    def __init__(self, card: Card, tile: int = TILE, num_warps: int = 8, room: int = ROOM) -> None:
+        self._card, self._tile, self._warps, self._room = card, tile, num_warps, room
         self._upload, self._download = Upload(card.device), Download(card.device)
         self._buffers: dict[str, torch.Tensor] = {}
 
@@ -111,13 +113,15 @@ class TritonRows:
                 r,
                 parts,
                 select_parts,
-                **_one_program(v, self._card.pdl),
+                **_one_program(v, self._room, self._card.pdl),
             )
         if top is not None:
             K.rank_kernel[(parts, r)](x, out, r, tiles, **build)
         if top:
             _, candidates, counted, _ = self._collect(x, edited, params, jobs, best, r, parts, r, top)
-            S.report_kernel[(r,)](x, candidates, counted, state, out, r, top, **_one_program(v, self._card.pdl))
+            S.report_kernel[(r,)](
+                x, candidates, counted, state, out, r, top, **_one_program(v, self._room, self._card.pdl)
+            )
         words = 3 * r if top is None else r * (4 + 2 * top)
         return TritonDraw(self._download.fetch(out[:words]), r, top)
 
@@ -139,11 +143,13 @@ class TritonRows:
         build = {"REPORT": top > 0, **_build(v, self._tile, self._warps, self._card.pdl)}
         table = self._buffer("table", count * parts * BINS, torch.int32)
         masses = self._buffer("masses", count * parts, torch.int64)
-        candidates = self._buffer("candidates", count * CANDIDATES, torch.int64)
+        candidates = self._buffer("candidates", count * self._room, torch.int64)
         counted = self._buffer("counted", count, torch.int32)
         known = (x, edited, params, best, jobs, table, masses)
         S.spread_kernel[(parts, count)](*known, rows, tiles, best_parts, **build)
-        S.collect_kernel[(parts, count)](*known, candidates, counted, rows, tiles, best_parts, top, **build)
+        S.collect_kernel[(parts, count)](
+            *known, candidates, counted, rows, tiles, best_parts, top, ROOM=self._room, **build
+        )
         return masses, candidates, counted, parts
 
     def _edited(self, x: torch.Tensor, edited_rows: torch.Tensor, edits: torch.Tensor, count: int) -> torch.Tensor:
@@ -226,6 +232,6 @@ def _build(v: int, tile: int, num_warps: int, pdl: bool) -> dict[str, Any]:
 
 
 @cache
-def _one_program(v: int, pdl: bool) -> dict[str, Any]:
+def _one_program(v: int, room: int, pdl: bool) -> dict[str, Any]:
     """Of kernels that hold the candidates of a row in registers."""
-    return {"V": v, **options(16, pdl=pdl)}
+    return {"V": v, "ROOM": room, **options(16, pdl=pdl)}

@@ -3,7 +3,7 @@
 The candidates of a row are collected first: a histogram over the distance from the best token says up to which distance
 enough of them lie, and the few that do are copied. What is then looked for is a place in rank order, which is found by
 bisection over integers (counts, or sums of quantised exponentials), so again no order of work can be seen. A row with
-more candidates than there is room for is searched where it lies: the same functions, over many tiles.
+more candidates than there is ROOM for is searched where it lies: the same functions, over many tiles.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from queueproof.kernels.triton.launch import begin
-from queueproof.kernels.triton.math import exp, gumbel, log, quantised, quantised_exp
+from queueproof.kernels.triton.math import INF, exp, gumbel, log, quantised, quantised_exp
 from queueproof.kernels.triton.row_kernels import (
     LEAST,
     MIN_P,
@@ -34,13 +34,11 @@ from queueproof.kernels.triton.row_kernels import (
     word,
 )
 
-CANDIDATES = tl.constexpr(4096)  # of a row
 BINS = tl.constexpr(256)
 BIN_SCALE = tl.constexpr(8.0)  # bins of 1/8; the last holds all from 31.875 on
 SELECT_PARTS = tl.constexpr(32)  # the most programs that a row is split over here
 NO_KEY, ANY_ID = tl.constexpr(-(1 << 31)), tl.constexpr(0x7FFFFFFF)
 LOWEST_KEY = tl.constexpr(-2139095041)  # of −∞
-INF = tl.constexpr(float("inf"))
 
 
 @triton.jit
@@ -145,9 +143,10 @@ def collect_kernel(
     REPORT: tl.constexpr,
     V: tl.constexpr,
     TILE: tl.constexpr,
+    ROOM: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """Grid (parts, jobs). candidates: i64 [jobs, CANDIDATES], packed, in any order; counted: i32 [jobs], how many there are.
+    """Grid (parts, jobs). candidates: i64 [jobs, ROOM], packed, in any order; counted: i32 [jobs], how many there are.
 
     Where there is no room for them, none are written. top: how many to report.
     """
@@ -165,14 +164,14 @@ def collect_kernel(
     total = tl.sum(each)
     if part == 0:
         tl.store(counted + job, total)
-    if total <= CANDIDATES:
+    if total <= ROOM:
         before = tl.sum(tl.where(tl.arange(0, SELECT_PARTS) < part, each, 0))
         for t in range(tiles):
             i = (part * tiles + t) * TILE + tl.arange(0, TILE)
             z = _scaled(x_row, i, temperature, V)
             chosen = (_bin(largest, z) < bins) & (i < V)
             place = before + tl.cumsum(chosen.to(tl.int32)) - 1
-            tl.store(candidates + job.to(tl.int64) * CANDIDATES + place, pack(z, i), mask=chosen)
+            tl.store(candidates + job.to(tl.int64) * ROOM + place, pack(z, i), mask=chosen)
             before += tl.sum(chosen.to(tl.int32))
 
 
@@ -220,9 +219,10 @@ def _sum_up_to(
     """i64 sum of the weights of tokens up to a place. HERE: the candidates in registers are all there is to add up."""
     if HERE:
         return tl.sum(tl.where(_up_to(key, i, last_key, last_id), weights, 0))
-    total = tl.zeros((CANDIDATES,), tl.int64)
-    for first in range(0, V, CANDIDATES):
-        j = first + tl.arange(0, CANDIDATES)
+    ROOM: tl.constexpr = key.shape[0]
+    total = tl.zeros((ROOM,), tl.int64)
+    for first in range(0, V, ROOM):
+        j = first + tl.arange(0, ROOM)
         z = _scaled(x_row, j, temperature, V)
         other = order_key(z)
         w = _weights(z, other, j, largest, min_p, k_key, k_id, COUNT, V)
@@ -350,10 +350,11 @@ def _draw(packed, masses, job, parts, x_row, temperature, largest, wanted, row, 
         won = tl.max(_race(z, key, i, largest, min_p, k_key, k_id, p_key, p_id, wanted, row, V))
         first = tl.max(packed)
     else:
-        scores = tl.full((CANDIDATES,), LEAST, tl.int64)
-        ranks = tl.full((CANDIDATES,), LEAST, tl.int64)
-        for start in range(0, V, CANDIDATES):
-            j = start + tl.arange(0, CANDIDATES)
+        ROOM: tl.constexpr = packed.shape[0]
+        scores = tl.full((ROOM,), LEAST, tl.int64)
+        ranks = tl.full((ROOM,), LEAST, tl.int64)
+        for start in range(0, V, ROOM):
+            j = start + tl.arange(0, ROOM)
             zj = _scaled(x_row, j, temperature, V)
             race = _race(zj, order_key(zj), j, largest, min_p, k_key, k_id, p_key, p_id, wanted, row, V)
             scores = tl.maximum(scores, race)
@@ -364,9 +365,10 @@ def _draw(packed, masses, job, parts, x_row, temperature, largest, wanted, row, 
 
 
 @triton.jit
-def _candidates(candidates, job, count):
-    lane = tl.arange(0, CANDIDATES)
-    return tl.load(candidates + job.to(tl.int64) * CANDIDATES + lane, mask=lane < count, other=LEAST)
+def _candidates(candidates, job, count, ROOM: tl.constexpr):
+    """Packed; LEAST past their number."""
+    lane = tl.arange(0, ROOM)
+    return tl.load(candidates + job.to(tl.int64) * ROOM + lane, mask=lane < count, other=LEAST)
 
 
 @triton.jit(do_not_specialize=["rows", "best_parts", "parts"])
@@ -386,6 +388,7 @@ def draw_kernel(
     best_parts,
     parts,
     V: tl.constexpr,
+    ROOM: tl.constexpr,
     PDL: tl.constexpr,
 ):
     """Grid (jobs,). The token of each filtered row; parts: those of `masses`."""
@@ -393,8 +396,8 @@ def draw_kernel(
     begin(PDL)
     row, x_row, temperature, largest = _place(logits, edited, wanted, best, jobs, job, rows, best_parts, False, V)
     count = tl.load(counted + job)
-    packed = _candidates(candidates, job, tl.minimum(count, CANDIDATES))
-    if count <= CANDIDATES:
+    packed = _candidates(candidates, job, count, ROOM)
+    if count <= ROOM:
         token = _draw(packed, masses, job, parts, x_row, temperature, largest, wanted, row, True, V)
     else:
         token = _draw(packed, masses, job, parts, x_row, temperature, largest, wanted, row, False, V)
@@ -405,24 +408,26 @@ def draw_kernel(
 
 
 @triton.jit(do_not_specialize=["rows", "top"])
-def report_kernel(logits, candidates, counted, state, out, rows, top, V: tl.constexpr, PDL: tl.constexpr):
+def report_kernel(
+    logits, candidates, counted, state, out, rows, top, V: tl.constexpr, ROOM: tl.constexpr, PDL: tl.constexpr
+):
     """Grid (rows,). The `top` best ids of each row and their log-probabilities, best first."""
     row = tl.program_id(0)
     begin(PDL)
     x_row = logits + row.to(tl.int64) * V
     m, logz = tl.load(state + 2 * row), tl.load(state + 2 * row + 1)
     count = tl.load(counted + row)
-    packed = _candidates(candidates, row, tl.minimum(count, CANDIDATES))
+    packed = _candidates(candidates, row, count, ROOM)
     ids = out + 4 * rows + row * top
     logprobs = ids + rows * top
     last = tl.max(packed) * 0 + ((1 << 63) - 1)
     for place in range(top):
-        if count <= CANDIDATES:
+        if count <= ROOM:
             last = tl.max(tl.where(packed < last, packed, LEAST))
         else:
-            most = tl.full((CANDIDATES,), LEAST, tl.int64)
-            for first in range(0, V, CANDIDATES):
-                j = first + tl.arange(0, CANDIDATES)
+            most = tl.full((ROOM,), LEAST, tl.int64)
+            for first in range(0, V, ROOM):
+                j = first + tl.arange(0, ROOM)
                 x = tl.load(x_row + j, mask=j < V, other=float("-inf"))
                 other = tl.where(j < V, pack(x, j), LEAST)
                 most = tl.maximum(most, tl.where(other < last, other, LEAST))
