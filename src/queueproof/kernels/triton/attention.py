@@ -21,6 +21,7 @@ MMA_ROWS = 16  # of the matrix unit at least
 SCRATCH_BYTES = 128 << 20  # what does not fit is prefilled
 NO_WINDOW = 1 << 30
 TOGETHER = 8  # splits that a merge fetches at once
+AHEAD_BYTES = 24 << 20  # about half of the L2 of a card with programmatic launches
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +35,14 @@ class Schedule:
 
 
 def decode_schedule(head_dim: int) -> Schedule:
-    return Schedule(warps=4, stages=3, programs=3) if head_dim <= 128 else Schedule(warps=4, stages=3, programs=1)
+    return Schedule(warps=4, stages=3, programs=3) if head_dim <= 128 else Schedule(warps=4, stages=2, programs=1)
 
 
-def prefill_schedule(head_dim: int) -> Schedule:
-    return Schedule(warps=8, stages=3, programs=1, rows=128 if head_dim <= 128 else 64)
+def prefill_schedule(head_dim: int, family: str) -> Schedule:
+    """family: of matrix units. All fit into the shared memory of their cards."""
+    if family == "sm90":
+        return Schedule(8, 3, 1, 128) if head_dim <= 128 else Schedule(8, 2, 1, 64)
+    return Schedule(8, 2, 1, 64) if head_dim <= 128 else Schedule(4, 2, 1, 32)
 
 
 def score_scale(head_dim: int) -> float:
@@ -85,6 +89,7 @@ def decode(
     _, kv_heads, block_size, head_dim = keys.shape
     group = q.shape[1] // (kv_heads * head_dim)
     padded = triton.next_power_of_2(group)
+    ahead = pdl and head_dim % 8 == 0  # pieces of 16 bytes
     decode_kernel[(programs,)](
         q,
         keys,
@@ -109,6 +114,7 @@ def decode(
         BLOCK=block_size,
         PIECES=pieces(block_size),
         TOGETHER=TOGETHER,
+        AHEAD=AHEAD_BYTES // (KEY_SPLIT * 4 * head_dim) if ahead else 0,
         **options(schedule.warps, schedule.stages, pdl),
     )
 
@@ -167,7 +173,7 @@ class Attention:
         """heads: of the queries."""
         group = heads // shape.kv_heads
         self._card = card
-        self._decode, self._prefill = decode_schedule(shape.head_dim), prefill_schedule(shape.head_dim)
+        self._decode, self._prefill = decode_schedule(shape.head_dim), prefill_schedule(shape.head_dim, card.family)
         self.tile = tile_rows(self._prefill, group) // group
         splits = -(-limits.max_model_len // KEY_SPLIT)
         fit = SCRATCH_BYTES // (heads * (shape.head_dim + 2) * 4)

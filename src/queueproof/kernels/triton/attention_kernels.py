@@ -14,6 +14,7 @@ import triton.language as tl
 from queueproof.arithmetic.tensorcore1 import KEY_BLOCK, KEY_SPLIT
 from queueproof.kernels.triton.attention_plan import DECODE_FIELDS, PREFILL_FIELDS
 from queueproof.kernels.triton.launch import begin
+from queueproof.kernels.triton.linear import prefetch
 from queueproof.kernels.triton.math import quantised, sum_value
 
 KEYS = tl.constexpr(KEY_BLOCK)
@@ -128,6 +129,24 @@ def merged(stats_ptr, acc_ptr, base, parts, dtype: tl.constexpr, KV_HEADS: tl.co
     return answer(acc, l, dtype)
 
 
+@triton.jit
+def ask_ahead(k_ptr, v_ptr, items_ptr, tables_ptr, works, width, window, KV_HEADS: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr, AHEAD: tl.constexpr):  # fmt: skip
+    """Asks for the keys and values of a program's first item in L2, where all works (at most AHEAD) have room in it.
+
+    Nobody writes them any more, but for the newest: the kernels before this one may still run.
+    """
+    work = tl.program_id(0)
+    if (works <= AHEAD) & (work < works):
+        fields = items_ptr + work // KV_HEADS * DECODE_WORDS
+        table = tables_ptr + tl.load(fields + 1).to(tl.int64) * width
+        position = tl.load(fields + 2)
+        keys = tl.load(fields + 3) * (SPLIT_BLOCKS * KEYS) + tl.arange(0, SPLIT_BLOCKS * KEYS)
+        keys = tl.minimum(tl.maximum(keys, position - window + 1), position)
+        rows = (tl.load(table + keys // BLOCK).to(tl.int64) * KV_HEADS + work % KV_HEADS) * BLOCK + keys % BLOCK
+        prefetch(k_ptr + rows * D, D * 2)
+        prefetch(v_ptr + rows * D, D * 2)
+
+
 @triton.jit(do_not_specialize=["window"])
 def decode_kernel(
     q_ptr,
@@ -153,6 +172,7 @@ def decode_kernel(
     BLOCK: tl.constexpr,
     PIECES: tl.constexpr,
     TOGETHER: tl.constexpr,
+    AHEAD: tl.constexpr,
     PDL: tl.constexpr,
 ):
     """q, out: h16 [R, KV_HEADS * G * D]. k, v: h16 [num_blocks, KV_HEADS, BLOCK, D]. tables: i32, rows of meta[WIDTH_AT].
@@ -161,10 +181,14 @@ def decode_kernel(
     arrived: i32, 0 before and after. window: keys that a query sees at most.
     GP: G padded for the matrix unit, GM: to a power of two; DP: D to a power of two. PIECES: key blocks in a
     pool block, 0 where they are no whole pieces of it. TOGETHER: splits fetched at once by a merge.
+    AHEAD: see `ask_ahead`; 0: never.
     """
-    begin(PDL)
+    # The step's numbers were copied before its first kernel began.
     works = tl.load(meta_ptr + COUNT_AT) * KV_HEADS
     width = tl.load(meta_ptr + WIDTH_AT)
+    if AHEAD:
+        ask_ahead(k_ptr, v_ptr, items_ptr, tables_ptr, works, width, window, KV_HEADS, D, BLOCK, AHEAD)
+    begin(PDL)
     d = tl.arange(0, DP)
     g = tl.arange(0, GP)
     dtype = out_ptr.dtype.element_ty
@@ -241,9 +265,9 @@ def prefill_kernel(
     PDL: tl.constexpr,
 ):
     """As `decode_kernel`. items: i32 [meta[COUNT_AT], PREFILL_FIELDS], of at most R // G tokens each. R: a power of two."""
-    begin(PDL)
     works = tl.load(meta_ptr + COUNT_AT) * KV_HEADS
     width = tl.load(meta_ptr + WIDTH_AT)
+    begin(PDL)
     d = tl.arange(0, DP)
     r = tl.arange(0, R)
     programs = tl.num_programs(0)
