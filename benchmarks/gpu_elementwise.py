@@ -26,6 +26,7 @@ import torch
 from queueproof.kernels.ops import DrawBatch, Edits
 from queueproof.kernels.triton import elementwise
 from queueproof.kernels.triton.card import find_card
+from queueproof.kernels.triton.device import DeviceLogits
 from queueproof.kernels.triton.rows import TritonRows
 
 H, F, HEADS, KV_HEADS, D, V, BLOCK = 4096, 12288, 32, 8, 128, 151_936, 64
@@ -142,16 +143,10 @@ KERNELS = [
 ]
 
 
-@dataclass
-class OnDevice:
-    values: torch.Tensor
-    tokens: torch.Tensor
-
-
-def made_logits(rows: int, scale: float = 3.0) -> OnDevice:
+def made_logits(rows: int, scale: float = 3.0) -> DeviceLogits:
     values = torch.randn(rows, V, device="cuda", generator=torch.Generator("cuda").manual_seed(rows)) * scale
     values[:, ::7919] += 5 * scale  # a few tokens stand out, as they do in a model
-    return OnDevice(values, torch.zeros(rows, dtype=torch.int32, device="cuda"))
+    return DeviceLogits(values, torch.zeros(rows, dtype=torch.int32, device="cuda"))
 
 
 def wanted(rows: int, top: int | None = None, edits: Edits | None = None, **fields: float) -> DrawBatch:
@@ -279,7 +274,7 @@ def kernels(speed: float, left: Callable[[], float]) -> list[dict[str, Any]]:
     return found
 
 
-def time_draw(rows: TritonRows, logits: OnDevice, batch: DrawBatch, repeats: int = 6) -> tuple[float, float]:
+def time_draw(rows: TritonRows, logits: DeviceLogits, batch: DrawBatch, repeats: int = 6) -> tuple[float, float]:
     """(seconds on the card, seconds of the host to enqueue) of one draw. Two at a time: results have two places."""
     for _ in range(2):
         rows.draw(logits, batch).result()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import pytest
 import torch
@@ -12,17 +10,10 @@ from queueproof.arithmetic.diff import same_bits
 from queueproof.arithmetic.oracle.tensorcore.backend import TensorcoreRows
 from queueproof.kernels.ops import DrawBatch, Drawn, Edits
 from queueproof.kernels.triton.card import Card, find_card, interpreted_card
+from queueproof.kernels.triton.device import DeviceLogits
 from queueproof.kernels.triton.rows import TritonRows
 
 ALL_SEEDS = (1 << 64) - 1
-
-
-@dataclass
-class OnDevice:
-    """What an executor gives: see `executor.DeviceLogits`."""
-
-    values: torch.Tensor
-    tokens: torch.Tensor
 
 
 @pytest.fixture
@@ -30,9 +21,9 @@ def card(device: str) -> Card:
     return find_card() if device == "cuda" else interpreted_card()
 
 
-def on(card: Card, x: np.ndarray) -> OnDevice:
+def on(card: Card, x: np.ndarray) -> DeviceLogits:
     tokens = torch.full((len(x) + 3,), -7, dtype=torch.int32, device=card.device)
-    return OnDevice(torch.from_numpy(x.copy()).to(card.device), tokens)
+    return DeviceLogits(torch.from_numpy(x.copy()).to(card.device), tokens)
 
 
 def logits(rng: np.random.Generator, rows: int, v: int, kind: str) -> np.ndarray:

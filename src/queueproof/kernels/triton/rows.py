@@ -7,7 +7,7 @@ Results are i32 words: R tokens, R logprobs, R log-sum-exps, R ranks, then top i
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,11 +17,8 @@ from queueproof.kernels.ops import F32, I32, DrawBatch, Drawn, Edits
 from queueproof.kernels.triton import row_kernels as K
 from queueproof.kernels.triton import selection as S
 from queueproof.kernels.triton.card import Card
-from queueproof.kernels.triton.device import Download, Fetched, Upload
+from queueproof.kernels.triton.device import DeviceLogits, Download, Fetched, Upload
 from queueproof.kernels.triton.launch import options
-
-if TYPE_CHECKING:
-    from queueproof.kernels.triton.executor import DeviceLogits
 
 FIELDS, PARTS, SELECT_PARTS = K.FIELDS.value, K.PARTS.value, S.SELECT_PARTS.value
 BINS = S.BINS.value
