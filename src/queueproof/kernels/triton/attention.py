@@ -113,6 +113,7 @@ def decode(
         DP=max(MMA_ROWS, triton.next_power_of_2(head_dim)),
         BLOCK=block_size,
         PIECES=pieces(block_size),
+        PAIRS=q.is_cuda,
         TOGETHER=TOGETHER,
         AHEAD=AHEAD_BYTES // (KEY_SPLIT * 4 * head_dim) if ahead else 0,
         **options(schedule.warps, schedule.stages, pdl),
@@ -152,6 +153,7 @@ def prefill(
         DP=max(MMA_ROWS, triton.next_power_of_2(head_dim)),
         BLOCK=block_size,
         PIECES=pieces(block_size),
+        PAIRS=q.is_cuda,
         **options(schedule.warps, schedule.stages, pdl),
     )
 

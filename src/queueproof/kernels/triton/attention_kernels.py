@@ -30,7 +30,22 @@ def finite(m):
 
 
 @triton.jit
-def take_block(t, v, m, lanes, acc):
+def round16(x, dtype: tl.constexpr, PAIRS: tl.constexpr):
+    """x.to(dtype). PAIRS: two at a time, which the compiler does by itself only where the result has one use; one at a
+    time costs as much as exp2."""
+    if PAIRS and dtype == tl.bfloat16:
+        to: tl.constexpr = "cvt.rn.bf16x2.f32 $0, $2, $1;"
+        y = tl.inline_asm_elementwise(to, "=r,r,r", [x], dtype=tl.bfloat16, is_pure=True, pack=2)
+    elif PAIRS:
+        to: tl.constexpr = "cvt.rn.f16x2.f32 $0, $2, $1;"
+        y = tl.inline_asm_elementwise(to, "=r,r,r", [x], dtype=tl.float16, is_pure=True, pack=2)
+    else:
+        y = x.to(dtype)
+    return y
+
+
+@triton.jit
+def take_block(t, v, m, lanes, acc, PAIRS: tl.constexpr):
     """A split's state with one more block. t: f32 [R, 64], scores, -inf for keys not allowed; v: h16 [64, D], finite.
 
     m: f32 [R], lanes: f32 [R, 64], acc: f32 [R, D].
@@ -38,7 +53,7 @@ def take_block(t, v, m, lanes, acc):
     top = tl.maximum(m, tl.max(t, 1))
     base = finite(top)
     a = tl.exp2(m - base)[:, None]
-    p = tl.exp2(t - base[:, None]).to(v.dtype)
+    p = round16(tl.exp2(t - base[:, None]), v.dtype, PAIRS)
     lanes = tl.fma(lanes, a, p.to(tl.float32))
     acc = tl.dot(p, v, acc * a)
     return top, lanes, acc
@@ -171,6 +186,7 @@ def decode_kernel(
     DP: tl.constexpr,
     BLOCK: tl.constexpr,
     PIECES: tl.constexpr,
+    PAIRS: tl.constexpr,
     TOGETHER: tl.constexpr,
     AHEAD: tl.constexpr,
     PDL: tl.constexpr,
@@ -219,7 +235,7 @@ def decode_kernel(
                 t = tl.dot(q, k.T) * scale
                 keys = keys_of(block)
                 t = tl.where(((keys >= first_key) & (keys <= position))[None, :], t, NEG_INF)
-                m, lanes, acc = take_block(t, v, m, lanes, acc)
+                m, lanes, acc = take_block(t, v, m, lanes, acc, PAIRS)
             l = lane_sum(lanes)  # noqa: E741
             if first == last:
                 o = answer(acc, l, dtype)
@@ -262,6 +278,7 @@ def prefill_kernel(
     DP: tl.constexpr,
     BLOCK: tl.constexpr,
     PIECES: tl.constexpr,
+    PAIRS: tl.constexpr,
     PDL: tl.constexpr,
 ):
     """As `decode_kernel`. items: i32 [meta[COUNT_AT], PREFILL_FIELDS], of at most R // G tokens each. R: a power of two."""
@@ -296,7 +313,7 @@ def prefill_kernel(
             acc = tl.zeros((R, DP), tl.float32)
             start = tl.maximum(position - window + 1, 0) // KEYS
             end = last // KEYS + 1
-            stop = tl.minimum((start // SPLIT_BLOCKS + 1) * SPLIT_BLOCKS, end)
+            stop = (start // SPLIT_BLOCKS + 1) * SPLIT_BLOCKS
             # Blocks in between are seen whole by every row.
             whole_start = tl.cdiv(tl.maximum(last - window + 1, 0), KEYS)
             whole_end = (position + 1) // KEYS
@@ -306,14 +323,18 @@ def prefill_kernel(
                 v = load_block(v_ptr, entry, table, block, head, last, KV_HEADS, BLOCK, PIECES, D, DP)
                 entry = table_entry(table, block + 1, end, PIECES)
                 t = tl.dot(q, k.T) * scale
-                if (block < whole_start) | (block >= whole_end):
+                # A split is merged when the next one begins, in a branch that needs `t`. The product of `acc` is still under
+                # way in a loop's turn until the one of `t` is waited for: Triton 3.6 (WGMMA) lets a branch that needs `acc`
+                # alone read it before that.
+                if (block < whole_start) | (block >= whole_end) | (block == stop):
+                    if block == stop:
+                        stop += SPLIT_BLOCKS
+                        total_m, total_l, total = merge(total_m, total_l, total, m, lane_sum(lanes), acc)
+                        m = tl.full((R,), NEG_INF, tl.float32)
+                        lanes = tl.zeros((R, KEYS), tl.float32)
+                        acc = tl.zeros((R, DP), tl.float32)
                     back = positions[:, None] - keys_of(block)[None, :]
                     t = tl.where((back >= 0) & (back < window), t, NEG_INF)
-                m, lanes, acc = take_block(t, v, m, lanes, acc)
-                if block + 1 == stop:
-                    stop = tl.minimum(stop + SPLIT_BLOCKS, end)
-                    total_m, total_l, total = merge(total_m, total_l, total, m, lane_sum(lanes), acc)
-                    m = tl.full((R,), NEG_INF, tl.float32)
-                    lanes = tl.zeros((R, KEYS), tl.float32)
-                    acc = tl.zeros((R, DP), tl.float32)
+                m, lanes, acc = take_block(t, v, m, lanes, acc, PAIRS)
+            total_m, total_l, total = merge(total_m, total_l, total, m, lane_sum(lanes), acc)
             tl.store(out_ptr + at + offsets, answer(total, total_l, out_ptr.dtype.element_ty), mask=inside)
