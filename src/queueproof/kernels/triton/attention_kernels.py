@@ -34,11 +34,13 @@ def round16(x, dtype: tl.constexpr, PAIRS: tl.constexpr):
     """x.to(dtype). PAIRS: two at a time, which the compiler does by itself only where the result has one use; one at a
     time costs as much as exp2."""
     if PAIRS and dtype == tl.bfloat16:
-        to: tl.constexpr = "cvt.rn.bf16x2.f32 $0, $2, $1;"
-        y = tl.inline_asm_elementwise(to, "=r,r,r", [x], dtype=tl.bfloat16, is_pure=True, pack=2)
+        y = tl.inline_asm_elementwise(
+            "cvt.rn.bf16x2.f32 $0, $2, $1;", "=r,r,r", [x], dtype=tl.bfloat16, is_pure=True, pack=2
+        )
     elif PAIRS:
-        to: tl.constexpr = "cvt.rn.f16x2.f32 $0, $2, $1;"
-        y = tl.inline_asm_elementwise(to, "=r,r,r", [x], dtype=tl.float16, is_pure=True, pack=2)
+        y = tl.inline_asm_elementwise(
+            "cvt.rn.f16x2.f32 $0, $2, $1;", "=r,r,r", [x], dtype=tl.float16, is_pure=True, pack=2
+        )
     else:
         y = x.to(dtype)
     return y
