@@ -74,9 +74,7 @@ def early_readers(text: str) -> tuple[int, list[str]]:
     return count, found
 
 
-@pytest.mark.parametrize(
-    "numbers", [(128, 128, 64, 8, 3), (64, 256, 16, 8, 2)]
-)
+@pytest.mark.parametrize("numbers", [(128, 128, 64, 8, 3), (64, 256, 16, 8, 2)])
 def test_no_product_is_read_while_it_is_under_way(numbers: tuple[int, ...]) -> None:
     count, readers = early_readers(build(*numbers))
     assert not readers
