@@ -90,9 +90,9 @@ class Builder(interpreter.InterpreterBuilder):
             raise NotImplementedError(f"{op.__name__} of bfloat16: convert to float32, where every rounding is known")
         return super().binary_op(lhs, rhs, op)
 
-    def create_masked_load(self, ptrs: Any, mask: Any, *rest: Any) -> Any:
+    def create_masked_load(self, ptrs: Any, mask: Any, *rest: Any, **named: Any) -> Any:
         self._check(ptrs.data, mask.data, "reads")
-        return super().create_masked_load(ptrs, mask, *rest)
+        return super().create_masked_load(ptrs, mask, *rest, **named)
 
     def create_masked_store(self, ptrs: Any, value: Any, mask: Any, *rest: Any) -> Any:
         self._check(ptrs.data, mask.data, "writes")
@@ -107,7 +107,7 @@ class Builder(interpreter.InterpreterBuilder):
         return super().create_atomic_cas(ptr, cmp, val, sem, scope)
 
     def _check(self, addresses: NDArray[np.uint64], mask: NDArray[np.bool_], what: str) -> None:
-        used = addresses[np.broadcast_to(mask, addresses.shape)]
+        used = addresses[np.broadcast_to(mask, addresses.shape).astype(np.bool_)]
         begin, end = self.memory
         at = np.searchsorted(begin, used, side="right") - 1
         if used.size and ((at < 0) | (used >= end[at])).any():

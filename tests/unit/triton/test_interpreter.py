@@ -7,6 +7,7 @@ import pytest
 import torch
 import triton
 import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from queueproof.arithmetic.bits import round16_bits, widen
 from queueproof.arithmetic.oracle.tensorcore import mma
@@ -152,6 +153,53 @@ def test_integer_sums_maxima_and_atomics(device: str) -> None:
     equal(best, np.fmax.reduce(v, axis=1))
     assert total[0].item() == 3 * int(quantised(v[::2]).sum())
     assert (FIXED_ONE, 1 / FIXED_ONE) == (1099511627776.0, 9.094947017729282e-13)
+
+
+@triton.jit
+def scan_kernel(x, running, counts, packed, last, R: tl.constexpr):
+    i = tl.arange(0, R)
+    v = tl.load(x + i)
+    tl.store(running + i, tl.cumsum(v))
+    tl.store(counts + tl.arange(0, 16), tl.histogram(v & 15, 16, mask=v >= 0))
+    key = (v.to(tl.int64) << 32) | (R - i).to(tl.int64)
+    tl.store(packed, tl.max(key))
+    tl.store(packed + 1, tl.min(key))
+    if tl.atomic_add(last, 1, sem="acq_rel", scope="gpu") == 2:
+        tl.store(last + 1, tl.load(last + 2) + tl.program_id(0) * 0 + 7)
+
+
+def test_scans_histograms_and_the_last_program(device: str) -> None:
+    x = np.random.default_rng(7).integers(-50, 1000, 128).astype(np.int32)
+    running, counts = (
+        torch.zeros(128, dtype=torch.int32, device=device),
+        torch.zeros(16, dtype=torch.int32, device=device),
+    )
+    packed, last = (
+        torch.zeros(2, dtype=torch.int64, device=device),
+        torch.tensor([0, 0, 1], dtype=torch.int32, device=device),
+    )
+    scan_kernel[(3,)](on(device, x), running, counts, packed, last, R=128)
+    equal(running, np.cumsum(x, dtype=np.int32))
+    equal(counts, np.bincount(x[x >= 0] & 15, minlength=16).astype(np.int32))
+    key = (x.astype(np.int64) << 32) | (128 - np.arange(128))
+    equal(packed, np.array([key.max(), key.min()]))
+    assert last.tolist() == [3, 8, 1]
+
+
+@triton.jit
+def copy_kernel(x, out, rows, B: tl.constexpr):
+    for row in range(tl.program_id(0) * B, rows, tl.num_programs(0) * B):
+        out.store([row, 0], x.load([row, 0]))
+
+
+def test_descriptors_fill_with_zeros_and_store_inside_alone(device: str) -> None:
+    x = half(device, np.arange(1, 40 * 24 + 1, dtype=np.uint16).reshape(40, 24), "bfloat16")
+    out = torch.full((48, 32), -1, dtype=torch.bfloat16, device=device)
+    descriptors = [TensorDescriptor.from_tensor(t, [16, 32]) for t in (x, out)]
+    copy_kernel[(2,)](*descriptors, 40, B=16)
+    want = torch.zeros(48, 32, dtype=torch.bfloat16, device=device)
+    want[:40, :24] = x
+    equal(out.view(torch.int16), want.cpu().view(torch.int16).numpy())
 
 
 @triton.jit
