@@ -14,6 +14,7 @@ import pytest
 from queueproof.engine.protocols import LoadedModel
 from queueproof.kernels.registry import backend
 from tests.support.fake_backend import FakeConfig, FakeLoaded, FakeTokenizer
+from tests.support.late_backend import late
 from tests.support.simulation import Alone, Found, simulate
 from tests.support.tiny import TinyConfig, build
 
@@ -35,9 +36,12 @@ def load(arithmetic: str, config: TinyConfig) -> LoadedModel:
     return loaded
 
 
-def run(arithmetic: str, config: TinyConfig, seeds: range) -> Found:
-    model, found = load(arithmetic, config), Found()
-    alone = Alone(model)
+def run(arithmetic: str, config: TinyConfig, seeds: range, overlap: bool = False, bug: str | None = None) -> Found:
+    """overlap: the same kernels behind a device that is late, so that steps overlap."""
+    model: Any = load(arithmetic, config)
+    found, alone = Found(), Alone(model)
+    if overlap:
+        model = late(model, bug=bug)
     for seed in seeds:
         simulate(seed, model, alone, found)
     return found
@@ -66,6 +70,18 @@ def test_every_answer_equals_the_one_computed_alone(name: str, seeds: range) -> 
         assert stats.guesses_accepted > 5
         assert stats.guesses_proposed > stats.guesses_accepted
         assert found.options >= {"fcfs", "random", "longest-first", 16, 32, 64, True, False}
+
+
+@pytest.mark.slow
+def test_overlapping_steps_change_no_answer() -> None:
+    found = run("ieee/1", MODELS["bias and q/k norm"], range(GROUP), overlap=True)
+    assert not found.differences, "\n".join(found.differences[:3])
+    assert found.stats.overlapped_steps > 500 and found.stats.discarded_tokens > 0 and found.stats.preemptions > 0
+
+
+def test_a_device_that_takes_an_older_token_is_caught() -> None:
+    """Negative control."""
+    assert run("ieee/1", MODELS["bias and q/k norm"], range(5), overlap=True, bug="stale").differences
 
 
 def test_vendor_kernels_are_caught() -> None:

@@ -1,7 +1,7 @@
-"""The fake model on an asynchronous device: work is handed over in order, and done when somebody waits for it, or at once.
+"""Any backend on an asynchronous device: work is handed over in order, and done when somebody waits for it, or at once.
 
-A late device runs as far behind the host as it can, an eager one never does; both must give the answers of the synchronous
-fake. Whatever the door forbids is an assertion here: a draw that is waited for twice or too late, a row of a draw that is
+A late device runs as far behind the host as it can, an eager one never does; both must give the answers of the backend
+itself. Whatever the door forbids is an assertion here: a draw that is waited for twice or too late, a row of a draw that is
 not the last, logits that the host looks into.
 
 bug: makes the device wrong on purpose, for the controls of the tests. "stale": tokens come from the draw before the last
@@ -17,8 +17,19 @@ from typing import Any
 
 import numpy as np
 
-from queueproof.kernels.ops import F32, I32, DrawBatch, Drawn, ForwardModel, Limits, StepBatch
-from tests.support.fake_backend import FakeBackend, FakeExecutor, FakeLoaded, FakeModel, FakeRows, load_fake
+from queueproof.kernels.ops import (
+    F32,
+    I32,
+    Backend,
+    DrawBatch,
+    Drawn,
+    Executor,
+    ForwardModel,
+    Limits,
+    RowOps,
+    StepBatch,
+)
+from tests.support.fake_backend import FakeLoaded, load_fake
 
 
 class Device:
@@ -48,7 +59,7 @@ class LateLogits:
 
     def __init__(self, executor: LateExecutor) -> None:
         self.executor = executor
-        self.values: F32 | None = None
+        self.values: Any = None
 
 
 class LateDraw:
@@ -74,27 +85,26 @@ def _copied(batch: Any) -> Any:
     return type(batch)(**{name: v.copy() if isinstance(v, np.ndarray) else v for name, v in fields.items()})
 
 
-class LateExecutor(FakeExecutor):
-    def __init__(self, model: FakeModel, limits: Limits, device: Device, bug: str | None) -> None:
-        super().__init__(model, limits)
-        self._device, self._bug = device, bug
+class LateExecutor:
+    def __init__(self, executor: Executor, device: Device, bug: str | None) -> None:
+        self.limits, self._executor, self._device, self._bug = executor.limits, executor, device, bug
         self.draws: list[LateDraw] = []
         self.referred = 0  # tokens that were taken from a draw
 
     def forward(self, batch: StepBatch) -> None:
-        batch, drawn = _copied(batch), None if batch.drawn is None else batch.drawn.copy()
+        batch, drawn = _copied(batch), batch.drawn
         batch.drawn = None
         if drawn is None:
-            self._device.put(lambda: FakeExecutor.forward(self, batch))
+            self._device.put(lambda: self._executor.forward(batch))
             return
-        last = self.draws[-1]
+        last, taken, drawn = self.draws[-1], drawn >= 0, drawn.copy()
         assert (drawn < last.rows).all(), "a row that the last draw does not have"
-        self.referred += int((drawn >= 0).sum())
-        source, taken = last, drawn >= 0
+        self.referred += int(taken.sum())
+        source = last
         if self._bug == "stale" and len(self.draws) > 1:
             source = self.draws[-2]
         if self._bug == "shifted":
-            drawn = np.where(taken, (drawn + 1) % last.rows, drawn)
+            drawn[taken] = (drawn[taken] + 1) % last.rows
         if self._bug == "dropped":
             taken = np.zeros_like(taken)
 
@@ -103,29 +113,31 @@ class LateExecutor(FakeExecutor):
             # A row without a token may stand for any: what it leads to is dropped.
             tokens = np.maximum(source.drawn.tokens, 0)
             batch.token_ids[taken] = tokens[drawn[taken] % tokens.size]
-            FakeExecutor.forward(self, batch)
+            self._executor.forward(batch)
 
         self._device.put(run)
 
-    def logits(self, rows: I32) -> Any:
+    def logits(self, rows: I32) -> LateLogits:
         assert 0 < rows.size <= self.limits.max_logit_rows
         found, rows = LateLogits(self), rows.copy()
 
         def run() -> None:
-            found.values = FakeExecutor.logits(self, rows)
+            found.values = self._executor.logits(rows)
 
         self._device.put(run)
         return found
 
+    def close(self) -> None:
+        self._executor.close()
+
 
 class LateRows:
-    def __init__(self, device: Device) -> None:
-        self._device, self._rows = device, FakeRows()
+    def __init__(self, rows: RowOps, device: Device) -> None:
+        self._rows, self._device = rows, device
 
     def host(self, logits: LateLogits) -> F32:
         self._device.run_until(lambda: logits.values is not None)
-        assert logits.values is not None
-        return logits.values.copy()
+        return self._rows.host(logits.values)
 
     def draw(self, logits: LateLogits, batch: DrawBatch) -> LateDraw:
         draw, batch = LateDraw(self._device, batch.tokens.size), _copied(batch)
@@ -142,25 +154,35 @@ class LateRows:
         return draw
 
 
-class LateBackend(FakeBackend):
+class LateBackend:
+    """A synchronous backend, made asynchronous."""
+
     asynchronous = True
 
-    def __init__(self, eager: bool, bug: str | None = None) -> None:
-        super().__init__()
-        self.stream, self._bug = Device(eager), bug
+    def __init__(self, backend: Backend, eager: bool = False, bug: str | None = None) -> None:
+        self._backend, self._stream, self._bug = backend, Device(eager), bug
+        self.arithmetic, self.device, self.family = backend.arithmetic, backend.device, backend.family
+        self.defaults, self.packer, self.warm_up = backend.defaults, backend.packer, backend.warm_up
+        self.kv_bytes_per_token = backend.kv_bytes_per_token
+        self.executors: list[LateExecutor] = []
 
-    def rows(self, threads: int) -> Any:
-        return LateRows(self.stream)
+    @property
+    def waits(self) -> int:
+        return self._stream.waits
+
+    def rows(self, threads: int) -> LateRows:
+        return LateRows(self._backend.rows(threads), self._stream)
 
     def executor(self, model: ForwardModel, limits: Limits, threads: int) -> LateExecutor:
-        assert isinstance(model, FakeModel)
-        executor = LateExecutor(model, limits, self.stream, self._bug)
-        self.executors.append(executor)
-        return executor
+        self.executors.append(LateExecutor(self._backend.executor(model, limits, threads), self._stream, self._bug))
+        return self.executors[-1]
 
 
-def load_late(eager: bool = False, bug: str | None = None, **options: Any) -> FakeLoaded:
+def late(loaded: FakeLoaded, eager: bool = False, bug: str | None = None) -> Any:
+    """A loaded model whose steps are late."""
+    return dataclasses.replace(loaded, backend=LateBackend(loaded.backend, eager, bug))  # type: ignore[arg-type]
+
+
+def load_late(eager: bool = False, bug: str | None = None, **options: Any) -> Any:
     """A fake model on an asynchronous device; options as for `load_fake`."""
-    loaded = load_fake(**options)
-    loaded.backend = LateBackend(eager, bug)
-    return loaded
+    return late(load_fake(**options), eager, bug)

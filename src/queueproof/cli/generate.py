@@ -12,7 +12,8 @@ import typer
 
 from queueproof.cli.exits import ExitCode, err, guarded, out, print_json
 from queueproof.cli.options import (
-    ArithmeticOption,
+    DeviceArithmeticOption,
+    DeviceOption,
     JsonOption,
     ModelOption,
     ThreadsOption,
@@ -48,7 +49,8 @@ def command(
     seed: Annotated[int | None, typer.Option(help="Of the sampler; drawn and reported if not given.")] = None,
     stop: Annotated[list[str] | None, typer.Option(help="End the answer before this text; may be repeated.")] = None,
     model: ModelOption = None,
-    arithmetic: ArithmeticOption = "ieee/1",
+    arithmetic: DeviceArithmeticOption = None,
+    device: DeviceOption = "cpu",
     threads: ThreadsOption = None,
     as_json: JsonOption = False,
 ) -> ExitCode:
@@ -67,7 +69,7 @@ def command(
     requests = _requests(prompt, file, chat, system)
     params = [_params(defaults | options, where) for _, options, where in requests]  # before anything is loaded
     with shown(err()) as report:
-        loaded = load(model_name(model), arithmetic, report)
+        loaded = load(model_name(model), arithmetic, report, device=device)
     with LLM(loaded, threads=threads_in_use(threads)) as llm:
         prompts = [_encoded(llm, p) for p, _, _ in requests]
         if file is None:

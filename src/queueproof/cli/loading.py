@@ -47,7 +47,17 @@ def shown(console: Console) -> Iterator[Report]:
         yield bar
 
 
-def load(model: str, arithmetic: str, report: Report, dtype: str = "auto", max_len: int | None = None) -> LoadedModel:
-    """Loads a model by name, path or Hugging Face id for an arithmetic; compiles its kernels where needed."""
+def load(
+    model: str,
+    arithmetic: str | None,
+    report: Report,
+    dtype: str = "auto",
+    max_len: int | None = None,
+    device: str = "cpu",
+) -> LoadedModel:
+    """Loads a model by name, path or Hugging Face id for an arithmetic, None being the default of the device; compiles
+    its kernels where needed."""
     cache = settings().cache
-    return load_model(model, backend_of(arithmetic), dtype=dtype, progress=report, max_len=max_len, cache_dir=cache)
+    return load_model(
+        model, backend_of(arithmetic, device), dtype=dtype, progress=report, max_len=max_len, cache_dir=cache
+    )

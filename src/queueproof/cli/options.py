@@ -20,6 +20,14 @@ ThreadsOption = Annotated[
     typer.Option("--threads", min=1, max=4 * (os.cpu_count() or 1), help="Threads.  [default: the physical cores]"),
 ]
 ArithmeticOption = Annotated[str, typer.Option(help="ieee/1, or vendor: the libraries' own kernels, no promise.")]
+DeviceOption = Annotated[str, typer.Option(help="cpu, or cuda: an NVIDIA card, with the extra gpu installed.")]
+DeviceArithmeticOption = Annotated[
+    str | None,
+    typer.Option(
+        "--arithmetic",
+        help="vendor: the libraries' own kernels, no promise.  [default: ieee/1 on cpu, tensorcore/1 on cuda]",
+    ),
+]
 
 
 def model_name(given: str | None) -> str:

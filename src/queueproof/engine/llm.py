@@ -148,18 +148,18 @@ class LLM:
         self.close()
 
     def _run(self, requests: list[Request], use_tqdm: bool, progress: ProgressCallback | None) -> list[RequestOutput]:
-        engine, bar = self.engine, _Bar(len(requests)) if use_tqdm else None
+        engine, bar, done = self.engine, _Bar(len(requests)) if use_tqdm else None, 0
         try:
             for request in requests:
                 engine.add(request)
             while engine.has_work:
                 ended = sum(request.finished for request in engine.step())
-                if ended or bar is not None:
+                if ended:  # not at every step: there may be many
                     done = sum(request.finished for request in requests)
-                    if ended and progress is not None:
+                    if progress is not None:
                         progress(done, len(requests))
-                    if bar is not None:
-                        bar.show(done)
+                if bar is not None:
+                    bar.show(done)
         except BaseException:
             engine.abandon()  # an interrupted step leaves no order behind; the next call starts anew
             raise

@@ -59,8 +59,9 @@ class StepBatch:
     token_ids, positions: i32 [T]. slots: i64 [T], where the token's key goes: block * block_size + offset.
     query_start: i32 [S + 1], sequence s owns tokens [query_start[s], query_start[s + 1]).
     block_tables: i32 [S, B], the pool blocks of each sequence in order; entries past its length are unread.
-    drawn: i32 [T] or None. Not -1: the token is the one that this row of the last `RowOps.draw` gave, and may still be
-    under way; its entry of token_ids is unread. Only for a backend that is `asynchronous`.
+    drawn: i32 [T] or None. Not -1: the token is the one that this row of the last `RowOps.draw` from this executor's logits
+    gave, and may still be under way; its entry of token_ids is unread. Where that row had no token, as its logits held a
+    NaN, any will do: nobody reads what follows from it. Only for a backend that is `asynchronous`.
     """
 
     token_ids: I32
@@ -208,7 +209,11 @@ class Executor(Protocol):
     limits: Limits
 
     def forward(self, batch: StepBatch) -> None:
-        """Runs the trunk: fills the cache and keeps the residual stream for `logits`."""
+        """Runs the trunk: fills the cache and keeps the residual stream for `logits`.
+
+        The arrays of the batch may be reused as soon as this returns. An asynchronous backend works in the order of the
+        calls, so that a block may be given to another sequence while a step that uses it is under way.
+        """
         ...
 
     def logits(self, rows: I32) -> Logits:
@@ -216,7 +221,7 @@ class Executor(Protocol):
         ...
 
     def close(self) -> None:
-        """Frees buffers and threads. Safe to call twice."""
+        """Frees buffers and threads; waits for what is under way. Safe to call twice."""
         ...
 
 
@@ -224,7 +229,7 @@ class Draw(Protocol):
     """A draw that may still be under way."""
 
     def result(self) -> Drawn:
-        """Waits for it. May be called once, and before the draw after the next one is begun."""
+        """Waits for it. May be called once, or never, and before the draw after the next one is begun."""
         ...
 
 

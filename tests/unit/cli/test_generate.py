@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from queueproof.cli import loading
 from queueproof.cli.main import app
+from queueproof.kernels.registry import default_arithmetic
 from tests.support.fake_backend import load_fake
 
 run = CliRunner().invoke
@@ -16,12 +17,15 @@ run = CliRunner().invoke
 
 @pytest.fixture(autouse=True)
 def fake(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loading, "load", lambda model, arithmetic, report: load_fake(arithmetic=arithmetic))
+    def load(model: str, arithmetic: str | None, report: Any, device: str) -> Any:
+        return load_fake(arithmetic=arithmetic or default_arithmetic(device))
+
+    monkeypatch.setattr(loading, "load", load)
 
 
 @pytest.fixture
 def no_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: Any) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
         raise AssertionError("a model was loaded before the request was checked")
 
     monkeypatch.setattr(loading, "load", refuse)
@@ -119,7 +123,7 @@ def test_a_prompt_over_the_context_is_exit_2() -> None:
 
 
 def test_a_nan_from_the_model_is_an_error_and_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loading, "load", lambda model, arithmetic, report: load_fake(nan_token=1))
+    monkeypatch.setattr(loading, "load", lambda *_, **__: load_fake(nan_token=1))
     result = run(app, ["generate", "1", "--json"])
     assert result.exit_code == 2
     assert json.loads(result.stdout)["error"]["code"] == "numerical"

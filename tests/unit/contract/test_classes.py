@@ -43,6 +43,7 @@ def test_an_unknown_class_is_refused_with_the_known_ones(name: str) -> None:
 
 def test_class_of_an_arithmetic() -> None:
     assert arithmetic_class("ieee/1") is DeterminismClass.PORTABLE
+    assert arithmetic_class("tensorcore/1") is DeterminismClass.REQUEST
     assert arithmetic_class("vendor") is DeterminismClass.BEST_EFFORT
     with pytest.raises(UnsupportedArithmetic, match="ieee/2"):
         arithmetic_class("ieee/2")

@@ -10,7 +10,9 @@ from queueproof.contract.errors import EngineError, InvalidParameter, Unsupporte
 from queueproof.engine.config import EngineConfig, limits_of, thread_count
 from queueproof.engine.engine import Engine
 from queueproof.engine.llm import LLM
+from queueproof.kernels.ops import Defaults
 from tests.support.fake_backend import load_fake
+from tests.support.late_backend import load_late
 
 
 @pytest.mark.parametrize(
@@ -26,6 +28,7 @@ from tests.support.fake_backend import load_fake
         ("kv_cache_memory", [0, -1, 1e9]),
         ("num_blocks", [0, -1, True, 1 << 31]),
         ("enable_prefix_caching", [1, None]),
+        ("async_scheduling", [1, None]),
         ("policy", ["lifo", None, 3]),
         ("policy_seed", [-1, 1 << 64, None]),
         ("num_speculative_tokens", [-1, 65, True]),
@@ -54,6 +57,23 @@ def test_the_cache_in_bytes() -> None:
     assert limits.num_blocks == 5
     with pytest.raises(UsageError, match="hold no block of 32 keys"):
         limits_of(EngineConfig(kv_cache_memory=per_block - 1, block_size=32), model)
+
+
+def test_sizes_that_are_not_given_are_those_of_the_device() -> None:
+    model = load_fake(max_len=64)
+    model.backend.defaults = lambda: Defaults(7, 300, 32, 20 * 32 * 8)  # type: ignore[method-assign]
+    limits = limits_of(EngineConfig(), model)
+    assert (limits.max_seqs, limits.max_tokens, limits.block_size) == (7, 300, 32)
+    assert limits.num_blocks == 14  # two for each sequence
+    assert limits_of(EngineConfig(max_num_seqs=40), model).num_blocks == 20  # what there is memory for
+    given = limits_of(EngineConfig(max_num_seqs=2, max_num_batched_tokens=9, block_size=16), model)
+    assert (given.max_seqs, given.max_tokens, given.block_size) == (2, 9, 16)
+
+
+def test_a_step_on_an_asynchronous_device_is_drawn_in_one_piece() -> None:
+    many = EngineConfig(max_num_seqs=1000, max_num_batched_tokens=4096)
+    assert limits_of(many, load_fake()).max_logit_rows == 256
+    assert limits_of(many, load_late()).max_logit_rows == 1000
 
 
 def test_without_a_size_the_cache_holds_all_sequences_in_full() -> None:

@@ -15,17 +15,18 @@ from queueproof.engine.engine import Engine
 from queueproof.engine.llm import LLM
 from queueproof.engine.outputs import RequestOutput
 from queueproof.engine.pipeline import Pipeline
+from queueproof.engine.protocols import LoadedModel
 from queueproof.engine.request import Sequence
 from queueproof.engine.sampling_params import SamplingParams
-from tests.support.fake_backend import FakeLoaded, load_fake
-from tests.support.late_backend import LateExecutor, load_late
+from tests.support.fake_backend import load_fake
+from tests.support.late_backend import load_late
 from tests.support.simulation import Alone, Found, answers, fake_model, late_model, simulate
 
 GREEDY = SamplingParams(temperature=0, seed=0, max_tokens=12, ignore_eos=True)
 KINDS = pytest.mark.parametrize("eager", [False, True], ids=["late", "eager"])
 
 
-def search(seeds: Iterable[int], model: FakeLoaded) -> Found:
+def search(seeds: Iterable[int], model: LoadedModel) -> Found:
     """Random schedules of an asynchronous model against the synchronous one, a request at a time."""
     found, alone = Found(), Alone(fake_model())
     for seed in seeds:
@@ -53,8 +54,8 @@ def test_every_answer_equals_the_one_computed_alone(seeds: range, eager: bool) -
     assert stats.prefix_cache_hit_tokens > 300
     assert stats.guesses_accepted > 5
     assert found.aborted > 5 and found.siblings > 10 and found.stopped > 20 and found.nan_errors > 0
-    executors = [e for e in model.backend.executors if isinstance(e, LateExecutor)]
-    assert sum(e.referred for e in executors) > 1000
+    assert sum(executor.referred for executor in model.backend.executors) > 1000
+    assert (model.backend.waits > 1000) == (not eager)
 
 
 @pytest.mark.parametrize("bug", ["stale", "shifted", "dropped"])
