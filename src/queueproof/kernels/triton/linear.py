@@ -37,7 +37,8 @@ class Tile:
     """A schedule of one of the kernels below: output tile BN x BM, walked in steps of BK. No field can move a bit.
 
     wide: through TMA. swap: the weights' rows on the M axis of the matrix unit (always so in a narrow one). group: row
-    tiles of x that share a pass over the weights. ahead: steps of BK asked for in L2 before the kernel before has ended.
+    tiles of x that share a pass over the weights. per_processor: programs of a wide one for each multiprocessor. ahead:
+    steps of BK of a program's first tile that are asked for in L2 while the kernels before it still run.
     """
 
     wide: bool
@@ -49,6 +50,7 @@ class Tile:
     swap: bool = True
     group: int = 8
     ahead: int = 0
+    per_processor: int = 1
 
 
 @triton.jit
@@ -62,6 +64,24 @@ def prefetch(pointers, BYTES: tl.constexpr):
         is_pure=False,
         pack=1,
     )
+
+
+@triton.jit
+def ask_ahead(w_ptr, rows, N, K, GATED: tl.constexpr, BK: tl.constexpr, AHEAD: tl.constexpr):
+    """The first AHEAD steps of these rows of w, and of those N further down. No kernel writes weights: before `begin`."""
+    pointers = w_ptr + rows[:, None].to(tl.int64) * K + tl.arange(0, AHEAD)[None, :] * BK
+    prefetch(pointers, BK * 2)
+    if GATED:
+        prefetch(pointers + N.to(tl.int64) * K, BK * 2)
+
+
+@triton.jit
+def place(tile, row_tiles, col_tiles, GROUP: tl.constexpr):
+    """Row and column of a tile: GROUP row tiles go over all columns before the next ones."""
+    first = tile // (GROUP * col_tiles) * GROUP
+    rows = tl.minimum(row_tiles - first, GROUP)
+    within = tile % (GROUP * col_tiles)
+    return first + within % rows, within // rows
 
 
 @triton.jit
@@ -119,10 +139,7 @@ def narrow_kernel(
     wp = w_ptr + wn[:, None].to(tl.int64) * K + rk[None, :]
     up = wp + N.to(tl.int64) * K
     if AHEAD > 0:
-        ahead = w_ptr + wn[:, None].to(tl.int64) * K + tl.arange(0, AHEAD)[None, :] * BK
-        prefetch(ahead, BK * 2)
-        if GATED:
-            prefetch(ahead + N.to(tl.int64) * K, BK * 2)
+        ask_ahead(w_ptr, wn, N, K, GATED, BK, AHEAD)
     begin(PDL)
     inside = (rm < M)[None, :]
     xp = x_ptr + rm[None, :].to(tl.int64) * K + rk[:, None]
@@ -154,6 +171,7 @@ def wide_kernel(
     x_desc,
     w_desc,
     o_desc,
+    w_ptr,
     b_ptr,
     o_ptr,
     M,
@@ -168,21 +186,23 @@ def wide_kernel(
     BK: tl.constexpr,
     GROUP: tl.constexpr,
     PROGRAMS: tl.constexpr,
+    AHEAD: tl.constexpr,
     PDL: tl.constexpr,
 ):
     """As `narrow_kernel`, persistent, with TMA: reads past an edge give zeros, stores past one do nothing.
 
     Gate tiles that reach past N read rows of up, and are cut off by the store.
     """
-    begin(PDL)
     row_tiles = tl.cdiv(M, BM)
     col_tiles = tl.cdiv(N, BN)
+    if AHEAD > 0:
+        _, column = place(tl.program_id(0), row_tiles, col_tiles, GROUP)
+        ask_ahead(w_ptr, tl.minimum(column * BN + tl.arange(0, BN), N - 1), N, K, GATED, BK, AHEAD)
+    begin(PDL)
     for tile in tl.range(tl.program_id(0), row_tiles * col_tiles, PROGRAMS, flatten=True):
-        first = tile // (GROUP * col_tiles) * GROUP
-        rows = tl.minimum(row_tiles - first, GROUP)
-        within = tile % (GROUP * col_tiles)
-        m = (first + within % rows) * BM
-        n = within // rows * BN
+        m, n = place(tile, row_tiles, col_tiles, GROUP)
+        m *= BM
+        n *= BN
         if SWAP:
             acc = tl.zeros((BN, BM), dtype=tl.float32)
             acc_up = tl.zeros((BN, BM), dtype=tl.float32)
@@ -232,11 +252,14 @@ def fits(tile: Tile, is_gated: bool, shared: int) -> bool:
     return (steps + result + 1024 if tile.wide else max(steps, result)) <= shared
 
 
+def _ahead(tile: Tile, w: Weight, pdl: bool) -> int:
+    """Only whole steps can be asked for, and only where a kernel can start before the ones before it have ended."""
+    return tile.ahead if pdl and w.k % tile.bk == 0 and tile.ahead * tile.bk <= w.k else 0
+
+
 def narrow(tile: Tile, x: torch.Tensor, w: Weight, out: torch.Tensor, is_gated: bool, pdl: bool) -> None:
     """x: h16 [M, k]; out: h16 or f32 [M, n], gated: h16 [M, n/2]."""
     m, n = x.shape[0], w.n // 2 if is_gated else w.n
-    even_k = w.k % tile.bk == 0
-    ahead = tile.ahead if pdl and even_k and tile.ahead * tile.bk <= w.k else 0
     narrow_kernel[(triton.cdiv(m, tile.bm) * triton.cdiv(n, tile.bn),)](
         x,
         w.data,
@@ -248,11 +271,11 @@ def narrow(tile: Tile, x: torch.Tensor, w: Weight, out: torch.Tensor, is_gated: 
         GATED=is_gated,
         BIAS=w.bias is not None,
         EVEN_N=n % tile.bn == 0,
-        EVEN_K=even_k,
+        EVEN_K=w.k % tile.bk == 0,
         BN=tile.bn,
         BM=tile.bm,
         BK=tile.bk,
-        AHEAD=ahead,
+        AHEAD=_ahead(tile, w, pdl),
         **options(tile.warps, tile.stages, pdl),
     )
 
@@ -264,15 +287,17 @@ def descriptor(tensor: torch.Tensor, rows: int, cols: int) -> TensorDescriptor:
 
 
 def wide(tile: Tile, x: torch.Tensor, w: Weight, out: torch.Tensor, is_gated: bool, pdl: bool, processors: int) -> None:
-    """As `narrow`. processors: programs to start at most. k, and n for h16 results, must be multiples of 8."""
+    """As `narrow`. processors: of the card. k, and n for h16 results, must be multiples of 8."""
     m, n = x.shape[0], w.n // 2 if is_gated else w.n
     store_tma = out.element_size() == 2 and tma_can_address(n)
     o_desc = descriptor(out, tile.bm, tile.bn) if store_tma else descriptor(x, tile.bm, tile.bk)
-    programs = min(processors, triton.cdiv(m, tile.bm) * triton.cdiv(n, tile.bn))
+    most = processors * tile.per_processor
+    programs = min(most, triton.cdiv(m, tile.bm) * triton.cdiv(n, tile.bn))
     wide_kernel[(programs,)](
         descriptor(x, tile.bm, tile.bk),
         descriptor(w.data, tile.bn, tile.bk),
         o_desc,
+        w.data,
         out if w.bias is None else w.bias,
         out,
         m,
@@ -286,6 +311,7 @@ def wide(tile: Tile, x: torch.Tensor, w: Weight, out: torch.Tensor, is_gated: bo
         BM=tile.bm,
         BK=tile.bk,
         GROUP=tile.group,
-        PROGRAMS=processors,
+        PROGRAMS=most,
+        AHEAD=_ahead(tile, w, pdl),
         **options(tile.warps, tile.stages, pdl),
     )

@@ -97,8 +97,8 @@ def proposals(card: str, family: str, kind: Kind, rows: int) -> list[Schedule]:
     return by_rows[at]
 
 
-def default_tiles(kind: Kind, rows: int) -> list[Schedule]:
-    """For cards and products without a measurement; the last one fits every card."""
+def default_tiles(rows: int) -> list[Schedule]:
+    """For cards without a measurement; the last one fits every card."""
     bm = 16 if rows <= 16 else 32 if rows <= 32 else 64
     vendor: list[Schedule] = [Vendor()] if rows >= VENDOR_FROM_ROWS else []
     tile = Tile(False, 32, bm, 128, 4, 4, ahead=4) if rows <= 64 else Tile(False, 64, 64, 64, 4, 4)
