@@ -51,6 +51,11 @@ class Builder(interpreter.InterpreterBuilder):
 
     memory: NDArray[np.uint64]  # [2, arguments]: where the arguments of the running kernel begin and end
 
+    def __init__(self) -> None:
+        super().__init__()
+        # Triton computes every integer operation again in 64 bits to look for overflow, and uses what it finds if debugging.
+        self.options = interpreter.InterpreterOptions(sanitize_overflow=False)
+
     def create_dot(self, a: Any, b: Any, d: Any, input_precision: Any, max_num_imprecise_acc: Any) -> Any:
         (x, dtype), (w, other) = _operand(a), _operand(b)
         if dtype != other or d.dtype.scalar != tl.float32:
