@@ -207,11 +207,10 @@ class Engine:
         return list(news.values())
 
     def _collect(self, step: Step, news: dict[str, Request]) -> None:
-        now = time.monotonic()
-        found = self._pipeline.collect(step, now)
+        found = self._pipeline.collect(step)
         self._scheduler.remove(found.ended)
         for sequence in found.ended:
-            self._close_if_finished(sequence.request, now)
+            self._close_if_finished(sequence.request, found.time)
         news.update(found.news)
 
     def reset_stats(self) -> None:

@@ -7,6 +7,7 @@ way (`needs_tokens`) waits for the tokens.
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 
 from queueproof.contract.errors import NumericalError
@@ -34,8 +35,11 @@ class Step:
 
 @dataclass(slots=True)
 class Collected:
-    """news: requests that have something new, by id. ended: sequences that end with this step, still in their places."""
+    """news: requests that have something new, by id. ended: sequences that end with this step, still in their places.
+    time: when its tokens were known, on the clock of time.monotonic.
+    """
 
+    time: float
     news: dict[str, Request] = field(default_factory=dict)
     ended: list[Sequence] = field(default_factory=list)
 
@@ -72,11 +76,11 @@ class Pipeline:
             step.last = draw
         return step
 
-    def collect(self, step: Step, now: float) -> Collected:
+    def collect(self, step: Step) -> Collected:
         """Waits for the step's tokens. What it gave for sequences that have ended since it began is dropped."""
-        found = Collected()
         if step.last is not None:
             step.drawn.append(step.last.result())
+        found = Collected(time.monotonic())
         for plan, drawn in zip(step.plans, step.drawn, strict=True):
             self._read(plan, drawn, found)
         size, stats = self._scheduler.pool.block_size, self._scheduler.stats
@@ -88,7 +92,7 @@ class Pipeline:
                 self._scheduler.publish(sequence)
         for request in found.news.values():
             if request.first_token_time is None and any(s.answer_length for s in request.sequences):
-                request.first_token_time = now
+                request.first_token_time = found.time
         return found
 
     def _plan(self, sequences: list[Sequence], starts: list[int]) -> RowPlan:
@@ -99,14 +103,14 @@ class Pipeline:
         for sequence, start in zip(sequences, starts, strict=True):
             request, scheduled, guesses = sequence.request, sequence.scheduled, sequence.guesses
             length = sequence.length + sequence.in_flight
-            left = length - sequence.computed - scheduled
-            if left or scheduled > 1 + guesses or length == request.prompt_length:
+            left = length - sequence.computed - (scheduled - guesses)
+            if left or scheduled - guesses > 1 or length == request.prompt_length:
                 prefills += 1
                 stats.split_prefills += left > 0
             if request.needs_prompt_logits and sequence.index == 0:
                 _plan_scores(plan, sequence, start)
             sequence.computed += scheduled - guesses
-            if left > 0:
+            if left:
                 continue
             sequence.accepted = 0
             sequence.in_flight += 1

@@ -298,6 +298,12 @@ def test_counts_and_times() -> None:
     assert e.stats.generated_tokens == 12
 
 
+def test_a_guess_makes_no_prefill_of_a_decode() -> None:
+    e = engine(num_speculative_tokens=2)
+    run(e, [5, 9, 13] * 5, [7] * 15, params=SamplingParams(temperature=0, max_tokens=90, ignore_eos=True))
+    assert e.stats.guesses_proposed > 0 and e.stats.mixed_steps == 0
+
+
 def test_engines_share_a_model_and_nothing_else() -> None:
     model = load_fake()
     one, two = engine(model), engine(model, block_size=32)
