@@ -1,0 +1,87 @@
+"""Python's part of a step: the engine on a device that computes nothing, in no time.
+
+    python benchmarks/engine_host.py --users 1,64,256
+
+Prints milliseconds a step in decode (schedule, arrays, draws, tokens appended, ends), without text and log-probabilities.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from queueproof.engine.config import EngineConfig
+from queueproof.engine.engine import Engine
+from queueproof.engine.sampling_params import SamplingParams
+from queueproof.kernels.host import Finished
+from queueproof.kernels.ops import DrawBatch, Drawn, Limits
+from tests.support.fake_backend import FakeBackend, load_fake
+
+PROMPT, STEPS = 170, 200
+
+
+class Nothing:
+    """Executor and RowOps: every token is 5."""
+
+    def __init__(self, limits: Limits | None = None) -> None:
+        self.limits = limits
+
+    def forward(self, batch: Any) -> None: ...
+
+    def logits(self, rows: Any) -> None: ...
+
+    def close(self) -> None: ...
+
+    def draw(self, logits: None, batch: DrawBatch) -> Finished:
+        n = batch.tokens.size
+        return Finished(Drawn(np.full(n, 5, np.int32), np.full(n, -1, np.float32), np.full(n, 3, np.float32)))
+
+
+class NoBackend(FakeBackend):
+    asynchronous = True
+
+    def rows(self, threads: int) -> Any:
+        return Nothing()
+
+    def executor(self, model: Any, limits: Limits, threads: int) -> Any:
+        return Nothing(limits)
+
+
+def milliseconds(users: int, params: SamplingParams) -> float:
+    """Median of a step."""
+    model = load_fake(vocab_size=150_000, max_len=1024)
+    model.backend = NoBackend()
+    config = EngineConfig(max_num_seqs=users, max_num_batched_tokens=8192, block_size=64, num_blocks=users * 16)
+    engine = Engine(model, config)
+    rng = np.random.default_rng(0)
+    for _ in range(users):
+        engine.add_request(rng.integers(0, 150_000, PROMPT).tolist(), params)
+    while engine.stats.generated_tokens < 2 * users:
+        engine.step()
+    took = []
+    for _ in range(STEPS):
+        start = time.perf_counter()
+        engine.step()
+        took.append(time.perf_counter() - start)
+    return float(np.median(took)) * 1e3
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--users", default="1,8,64,256")
+    greedy: dict[str, Any] = {"max_tokens": STEPS * 2, "ignore_eos": True, "detokenize": False, "temperature": 0}
+    for users in map(int, parser.parse_args().users.split(",")):
+        sampled = SamplingParams(**(greedy | {"temperature": 0.8, "top_p": 0.9, "seed": 1}))
+        print(f"{users:4} users: greedy {milliseconds(users, SamplingParams(**greedy)):.3f} ms, "
+              f"sampled {milliseconds(users, sampled):.3f} ms a step")  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
