@@ -1,173 +1,43 @@
-"""Matrix products on the GPU, alone: which schedules are fast, and how they stand against cuBLAS.
+"""Matrix products on the GPU: which schedules are fast, alone and in a layer, and how they stand against cuBLAS.
 
     python benchmarks/gpu_kernels.py --tune --out FOLDER [--budget 240] [--model qwen3-8b]
     python benchmarks/gpu_kernels.py --table --out FOLDER
 
 Times are of CUDA graphs that hold a row of launches, each on other weights, together more than the L2 holds. Every
 schedule that is timed is first compared bit for bit with the chain; an unequal one is reported and never chosen.
+--tune writes schedules.json (what kernels/triton/schedules/ holds for a card) and tune.jsonl (everything that was seen).
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
 import os
 import statistics
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from queueproof.kernels.cuda import cublaslt
-from queueproof.kernels.triton.linear import Tile, Weight, narrow, wide
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from gpu_candidates import DTYPE, MODELS, Compiler, Job, Run, Shape, candidates, own
 
-DTYPE = torch.bfloat16
+from queueproof.kernels.triton.card import find_card
+from queueproof.kernels.triton.linear import Tile, Weight, narrow
+from queueproof.kernels.triton.products import Products, telling_factors
+from queueproof.kernels.triton.schedules import Schedule, Vendor, to_json
+
 L2_BYTES = 120_000_000  # weights of one graph hold at least this much: more than twice the L2 of an H200
-SHARED_BYTES = 227 * 1024
 REFERENCES = {False: Tile(False, 128, 128, 64, 8, 3), True: Tile(False, 64, 128, 64, 8, 3)}  # by gated
-FIRST_ROWS, MORE_ROWS = (1, 8, 16, 32, 64, 128, 256), (1024, 4096)
-Run = Callable[[torch.Tensor, Weight, torch.Tensor], None]
-
-
-@dataclass(frozen=True)
-class Shape:
-    name: str
-    n: int
-    k: int
-    gated: bool = False
-    out: str = "h16"
-
-    @property
-    def out_dtype(self) -> torch.dtype:
-        return torch.float32 if self.out == "f32" else DTYPE
-
-    @property
-    def columns(self) -> int:
-        return self.n // 2 if self.gated else self.n
-
-
-MODELS = {
-    "qwen3-8b": [
-        Shape("gate_up", 24576, 4096, True),
-        Shape("down", 4096, 12288),
-        Shape("qkv", 6144, 4096),
-        Shape("o", 4096, 4096),
-        Shape("head", 151936, 4096, False, "f32"),
-        Shape("gate_up_plain", 24576, 4096),
-    ],
-    "qwen3-0.6b": [
-        Shape("gate_up", 6144, 1024, True),
-        Shape("down", 1024, 3072),
-        Shape("qkv", 4096, 1024),
-        Shape("o", 1024, 2048),
-        Shape("head", 151936, 1024, False, "f32"),
-    ],
-    "llama-3.1-8b": [
-        Shape("gate_up", 28672, 4096, True),
-        Shape("down", 4096, 14336),
-        Shape("qkv", 6144, 4096),
-        Shape("o", 4096, 4096),
-        Shape("head", 128256, 4096, False, "f32"),
-    ],
-}
-
-
-def shared_bytes(t: Tile, is_gated: bool) -> int:
-    return (t.bn * (2 if is_gated else 1) + t.bm) * t.bk * 2 * t.stages
-
-
-def candidates(rows: int, shape: Shape) -> list[Tile]:
-    """Own schedules worth a measurement for this many rows."""
-    tiles: list[Tile] = []
-    if rows <= 64:
-        bm = 8 if rows <= 8 else 16 if rows <= 16 else 32 if rows <= 32 else 64
-        bms = (8, 16) if rows <= 8 else (bm,)
-        for b in bms:
-            few = b <= 16
-            narrow_tiles: list[tuple[int, int, int, Iterable[int]]] = [
-                (32, 128, 4, (4, 6, 8)),
-                (64, 64, 4, (6, 8)),
-                (64, 128, 4, (4, 5)),
-            ]
-            if few:
-                narrow_tiles += [
-                    (16, 128, 2, (5, 7, 9)),
-                    (16, 256, 2, (4, 5)),
-                    (32, 128, 2, (4, 6)),
-                    (64, 64, 2, (5, 7)),
-                    (32, 256, 4, (3, 4)),
-                ]
-            if b == 8:
-                narrow_tiles += [(16, 128, 1, (5, 7)), (16, 256, 1, (4,))]
-            if b == 32:
-                narrow_tiles += [(16, 128, 4, (5, 7)), (32, 128, 2, (5,)), (128, 64, 4, (4,))]
-            if b == 64:
-                narrow_tiles += [(32, 64, 4, (6,)), (128, 64, 4, (3, 4)), (16, 128, 4, (4,))]
-            for bn, bk, warps, stages in narrow_tiles:
-                bn_ = max(16, bn // 2) if shape.gated else bn
-                tiles += [Tile(False, bn_, b, bk, warps, s, ahead=4 if bk == 256 else 8) for s in stages]
-        b = max(bm, 16)
-        for bn, bk, warps, stages in [
-            (64, 128, 4, (4, 6, 8)),
-            (64, 64, 4, (10,)),
-            (128, 64, 4, (6, 8)),
-            (128, 128, 4, (4,)),
-            (64, 256, 4, (4,)),
-        ]:
-            tiles += [Tile(True, bn, b, bk, warps, s, swap=True) for s in stages]
-    elif rows <= 256:
-        for bn, bm, bk, warps, stages in [
-            (64, 128, 64, 4, (6, 8)), (128, 128, 64, 8, (4, 6)), (128, 128, 64, 4, (4,)), (128, 64, 64, 4, (6, 8)), (64, 64, 64, 4, (8,)),
-            (64, 64, 128, 4, (5,)), (64, 128, 128, 4, (4,)), (32, 128, 64, 4, (8,)), (128, 256, 64, 8, (4,)), (64, 256, 64, 8, (4,)), (256, 128, 64, 8, (4,)),
-        ]:  # fmt: skip
-            if bm <= max(rows, 64):
-                tiles += [Tile(True, bn, bm, bk, warps, s, swap=False) for s in stages]
-            if bm <= 128 and bn >= 64:
-                tiles += [Tile(True, bn, bm, bk, warps, stages[-1], swap=True)]
-    else:
-        for bn, bm, bk, warps, stages in [
-            (256, 128, 64, 8, (3, 4)), (128, 256, 64, 8, (3, 4)), (128, 128, 64, 8, (4,)), (128, 128, 64, 4, (4,)), (128, 64, 64, 4, (6,)),
-        ]:  # fmt: skip
-            tiles += [Tile(True, bn, bm, bk, warps, s, swap=False, group=g) for s in stages for g in (8, 16)]
-        tiles += [Tile(True, 128, 128, 64, 8, 4, swap=True)]
-    fitting = [t for t in tiles if shared_bytes(t, shape.gated) <= SHARED_BYTES - 4096]
-    accumulators = 2 if shape.gated else 1
-    return [t for t in dict.fromkeys(fitting) if accumulators * t.bn * t.bm // (t.warps * 32) <= 160]
-
-
-def own(tile: Tile, is_gated: bool, pdl: bool = True) -> Run:
-    if not tile.wide:
-        return lambda x, w, out: narrow(tile, x, w, out, is_gated, pdl)
-    processors = torch.cuda.get_device_properties(0).multi_processor_count
-    return lambda x, w, out: wide(tile, x, w, out, is_gated, pdl, processors)
-
-
-Job = tuple[Tile, bool, str, bool]  # tile, gated, out, PDL
-
-
-def compile_one(job: Job) -> str | None:
-    """Fills Triton's cache by a launch on a small problem with the same specialisation."""
-    tile, is_gated, out_name, pdl = job
-    try:
-        k = tile.bk * max(tile.ahead, 1)
-        w = Weight(
-            torch.zeros((tile.bn * (2 if is_gated else 1), k), dtype=DTYPE, device="cuda"),
-            tile.bn * (2 if is_gated else 1),
-            k,
-        )
-        x = torch.zeros((max(16, tile.bm), k), dtype=DTYPE, device="cuda")
-        out = torch.zeros((x.shape[0], tile.bn), dtype=torch.float32 if out_name == "f32" else DTYPE, device="cuda")
-        own(tile, is_gated, pdl)(x, w, out)
-        torch.cuda.synchronize()
-    except Exception as error:  # reported by the caller, job by job
-        return f"{tile}: {type(error).__name__}: {str(error)[:200]}"
-    return None
+DECODE_ROWS, MORE_ROWS = (1, 8, 16, 32, 48, 64, 96, 128, 192, 256), (1024, 4096, 512, 2048, 384, 768, 8192)
+TABLE_ROWS = (1, 8, 16, 32, 64, 128, 256, 1024, 4096)
+MOST_HEAD_ROWS = 1024
+KEPT = 6  # schedules of one point in the table
 
 
 class Graph:
@@ -192,7 +62,7 @@ class Graph:
         return begin.elapsed_time(end) * 1e3 / self.launches
 
 
-def interleaved(graphs: dict[Any, Graph], rounds: int) -> dict[Any, float]:
+def interleaved(graphs: Mapping[Any, Any], rounds: int) -> dict[Any, float]:
     times: dict[Any, list[float]] = {name: [] for name in graphs}
     for _ in range(rounds):
         for name, graph in graphs.items():
@@ -201,27 +71,32 @@ def interleaved(graphs: dict[Any, Graph], rounds: int) -> dict[Any, float]:
 
 
 class Bench:
-    """Weights, inputs and the reference result of one shape."""
+    """Weights and inputs of one shape; factors that show every order of additions, and what the chain makes of them."""
 
     def __init__(self, shape: Shape, most_rows: int) -> None:
         self.shape = shape
         size = shape.n * shape.k * 2
         copies = max(1 if size > 4 * L2_BYTES else 2, -(-L2_BYTES // size))
+        torch.manual_seed(7)
         self.weights = [
-            Weight(torch.randn((shape.n, shape.k), dtype=DTYPE, device="cuda") * 0.02, shape.n, shape.k)
-            for _ in range(copies)
+            self._weight(torch.randn((shape.n, shape.k), dtype=DTYPE, device="cuda") * 0.02) for _ in range(copies)
         ]
         self.x = torch.randn((most_rows, shape.k), dtype=DTYPE, device="cuda")
-        self.reference = torch.empty((most_rows, shape.columns), dtype=shape.out_dtype, device="cuda")
         self.launches = max(len(self.weights), 12) if size < L2_BYTES else len(self.weights) * 3
-        narrow(REFERENCES[shape.gated], self.x, self.weights[0], self.reference, shape.gated, False)
+        self._telling_x, telling_w = telling_factors(most_rows, shape.n, shape.k, DTYPE, torch.device("cuda"))
+        self._telling_w = self._weight(telling_w)
+        self._want = torch.empty((most_rows, shape.columns), dtype=shape.out_dtype, device="cuda")
+        narrow(REFERENCES[shape.gated], self._telling_x, self._telling_w, self._want, shape.gated, False)
         torch.cuda.synchronize()
+
+    def _weight(self, data: torch.Tensor) -> Weight:
+        return Weight(data, self.shape.n, self.shape.k)
 
     def equal(self, run: Run, rows: int) -> bool:
         out = torch.full((rows, self.shape.columns), float("nan"), dtype=self.shape.out_dtype, device="cuda")
-        run(self.x[:rows], self.weights[0], out)
+        run(self._telling_x[:rows], self._telling_w, out)
         kind = torch.int32 if out.element_size() == 4 else torch.int16
-        return torch.equal(out.view(kind), self.reference[:rows].view(kind))
+        return torch.equal(out.view(kind), self._want[:rows].view(kind))
 
     def graph(self, run: Run, rows: int) -> Graph:
         out = torch.empty((rows, self.shape.columns), dtype=self.shape.out_dtype, device="cuda")
@@ -229,7 +104,7 @@ class Bench:
         return Graph(run, self.x[:rows].contiguous(), self.weights, out, launches)
 
     def torch_run(self, rows: int) -> Run:
-        """What torch does: a cuBLAS product, h16 out; gated: then two elementwise kernels."""
+        """What torch does: a cuBLAS product with a 16-bit result; gated: then two elementwise kernels."""
         plain = torch.empty((rows, self.shape.n), dtype=DTYPE, device="cuda")
         half = self.shape.n // 2
 
@@ -241,193 +116,104 @@ class Bench:
         return run
 
 
-def vendor_runs(shape: Shape, rows: int, most: int = 16) -> dict[str, tuple[dict[str, Any], Run]]:
-    library = _library()
-    if library is None:
-        return {}
-    found: dict[str, tuple[dict[str, Any], Run]] = {}
-    scratch = torch.empty((rows, shape.n), dtype=DTYPE, device="cuda") if shape.gated else None
-    activation = _silu_mul() if shape.gated else None
-    if shape.gated and activation is None:
-        return {}
-    for plan in library.plans(rows, shape.n, shape.k, DTYPE, DTYPE if shape.gated else shape.out_dtype, most):
-
-        def run(x: torch.Tensor, w: Weight, out: torch.Tensor, plan: cublaslt.Plan = plan) -> None:
-            stream = torch.cuda.current_stream().cuda_stream
-            if scratch is None:
-                plan.run(x.data_ptr(), w.data.data_ptr(), out.data_ptr(), stream)
-            else:
-                plan.run(x.data_ptr(), w.data.data_ptr(), scratch.data_ptr(), stream)
-                activation(scratch, out, True)
-
-        found.setdefault(json.dumps(plan.config), ({"kind": "vendor", "algorithm": plan.config}, run))
-    return found
-
-
-_loaded: list[cublaslt.CublasLt | None] = []
-
-
-def _library() -> cublaslt.CublasLt | None:
-    if not _loaded:
-        _loaded.append(cublaslt.load(torch.device("cuda", 0)))
-        print("cuBLASLt", _loaded[0].version if _loaded[0] else None)
-    return _loaded[0]
-
-
-def _silu_mul() -> Callable[[torch.Tensor, torch.Tensor, bool], None] | None:
-    try:
-        from queueproof.kernels.triton.elementwise import silu_mul
-    except ImportError:
-        return None
-    return silu_mul
-
-
-def tile_json(tile: Tile) -> dict[str, Any]:
-    fields = asdict(tile)
-    kind = "wide" if fields.pop("wide") else "narrow"
-    return {"kind": kind, **fields}
-
-
 @dataclass
 class Point:
     """What is known of one shape at one number of rows."""
 
-    rows: int
-    runs: dict[str, tuple[dict[str, Any], Run]]
-    screened: dict[str, float]
-    unequal: list[str]
-    failed: list[str]
-    best: list[str]
-    without_pdl: Tile | None
+    runs: dict[Schedule, Run]
+    screened: dict[Schedule, float] = field(default_factory=dict)
+    unequal: list[Schedule] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
+    best: list[Schedule] = field(default_factory=list)
+
+    def without_pdl(self) -> Tile | None:
+        return next((s for s in self.best if isinstance(s, Tile)), None)
 
 
-def tile_of(schedule: dict[str, Any], **changes: Any) -> Tile:
-    fields = {name: value for name, value in schedule.items() if name != "kind"}
-    return Tile(**{"wide": schedule["kind"] == "wide", **fields, **changes})
+def named(schedule: Schedule) -> str:
+    values = [v for v in to_json(schedule).values() if not isinstance(v, dict)]
+    if isinstance(schedule, Vendor):
+        values += [v for _, v in schedule.algorithm]
+    return " ".join(str(int(v)) if isinstance(v, bool) else str(v) for v in values)
 
 
 class Tuning:
-    """Screens all candidates of all points, compiles variants of the best, then times those against torch in turn."""
+    """Screens all candidates of all points, then times the best against torch in turn."""
 
-    def __init__(self, options: argparse.Namespace) -> None:
-        self.deadline = time.monotonic() + options.budget
-        self.out = Path(options.out)
-        self.out.mkdir(parents=True, exist_ok=True)
-        self.log = (self.out / "tune.jsonl").open("a")
-        self.entries: list[dict[str, Any]] = []
-        self.workers = multiprocessing.get_context("spawn").Pool(options.workers)
-        self.compiled: set[Job] = set()
-
-    def compile(self, jobs: Iterable[Job]) -> None:
-        fresh = [j for j in dict.fromkeys(jobs) if j not in self.compiled]
-        self.compiled.update(fresh)
-        start = time.monotonic()
-        for message in self.workers.imap_unordered(compile_one, fresh):
-            if message:
-                print("  does not compile:", message, flush=True)
-        print(f"compiled {len(fresh)} kernels in {time.monotonic() - start:.1f} s", flush=True)
+    def __init__(self, out: Path, budget: float, compiler: Compiler) -> None:
+        self.deadline = time.monotonic() + budget
+        self.out, self.compiler = out, compiler
+        self.log = (out / "tune.jsonl").open("a")
+        self.points: dict[tuple[Shape, int], Point] = {}
+        self.table: dict[tuple[Shape, int], dict[str, Any]] = {}
+        self.products = Products(find_card())
 
     def left(self) -> float:
         return self.deadline - time.monotonic()
 
-    def screen(self, bench: Bench, rows: int) -> Point:
+    def screen(self, bench: Bench, rows: int) -> None:
         shape = bench.shape
-        tiles = candidates(rows, shape)
-        runs: dict[str, tuple[dict[str, Any], Run]] = {
-            json.dumps(tile_json(t)): (tile_json(t), own(t, shape.gated)) for t in tiles
-        }
-        runs |= vendor_runs(shape, rows)
-        point = Point(rows, runs, {}, [], [], [], None)
-        for name, (_, run) in runs.items():
+        runs: dict[Schedule, Run] = {t: own(t, shape.gated) for t in candidates(rows, shape)}
+        runs |= self.products.vendor_runs(shape.kind, rows, bench.weights[0], shape.out_dtype)
+        point = self.points[shape, rows] = Point(runs)
+        for schedule, run in runs.items():
             try:
-                if not bench.equal(run, rows):
-                    point.unequal.append(name)
-                    continue
-                graph = bench.graph(run, rows)
-                point.screened[name] = statistics.median(graph.time() for _ in range(3))
+                if bench.equal(run, rows):
+                    graph = bench.graph(run, rows)
+                    point.screened[schedule] = statistics.median(graph.time() for _ in range(3))
+                else:
+                    point.unequal.append(schedule)
             except Exception as error:  # a schedule that cannot be launched here is no candidate; it is listed
-                point.failed.append(f"{name}: {type(error).__name__} {str(error)[:160]}")
+                point.failed.append(f"{named(schedule)}: {type(error).__name__} {str(error)[:160]}")
         order = sorted(point.screened, key=point.screened.__getitem__)
-        point.best = order[:4]
-        for kind in ("vendor", "wide", "narrow"):
-            point.best += [n for n in order if runs[n][0]["kind"] == kind and n not in point.best][:1]
-        fastest_own = next((n for n in order if runs[n][0]["kind"] != "vendor"), None)
-        if fastest_own:
-            schedule = runs[fastest_own][0]
-            point.without_pdl = tile_of(schedule)
-            for ahead in (0, 2, 16) if schedule["kind"] == "narrow" else ():
-                tile = tile_of(schedule, ahead=ahead)
-                name = json.dumps(tile_json(tile))
-                if name not in runs:
-                    point.best.append(name)
-                    runs[name] = (tile_json(tile), own(tile, shape.gated))
-        unequal_vendor = sum("vendor" in runs[n][0]["kind"] for n in point.unequal)
+        tiles, vendors = [s for s in order if isinstance(s, Tile)], [s for s in order if isinstance(s, Vendor)]
+        point.best = sorted({*order[:5], *tiles[:3], *vendors[:2]}, key=point.screened.__getitem__)
+        refused = [named(s) for s in point.unequal]
         print(
-            f"  screened {shape.name} M={rows}: {len(point.screened)} equal, {len(point.unequal)} unequal ({unequal_vendor} of the "
-            f"vendor's), {len(point.failed)} failed",
-            flush=True,
+            f"  {shape.name} M={rows}: {len(order)} equal, unequal: {refused}, failed: {point.failed[:2]}", flush=True
         )
-        for message in point.failed[:2]:
-            print("    ", message)
-        return point
 
-    def decide(self, bench: Bench, point: Point) -> None:
-        shape, rows, runs = bench.shape, point.rows, point.runs
-        graphs: dict[str, Graph] = {"torch": self.torch_graph(bench, rows)}
-        for name in point.best:
-            graphs[name] = bench.graph(runs[name][1], rows)
-        if point.without_pdl:
-            graphs["without PDL"] = bench.graph(own(point.without_pdl, shape.gated, pdl=False), rows)
+    def decide(self, bench: Bench, rows: int) -> None:
+        shape, point = bench.shape, self.points[bench.shape, rows]
+        if not point.best:
+            return
+        graphs: dict[Any, Graph] = {s: bench.graph(point.runs[s], rows) for s in point.best}
+        graphs["torch"] = bench.graph(bench.torch_run(rows), rows)
+        tile = point.without_pdl()
+        if tile:
+            graphs["without PDL"] = bench.graph(own(tile, shape.gated, pdl=False), rows)
         medians = interleaved(graphs, 9 if rows <= 512 else 5)
-        ranked = sorted((n for n in medians if n in runs), key=medians.__getitem__)
-        us, base = medians[ranked[0]], medians["torch"]
+        base, plain = medians.pop("torch"), medians.pop("without PDL", None)
+        ranked = sorted(medians, key=medians.__getitem__)
+        us = medians[ranked[0]]
         entry = {
-            "shape": shape.name, "n": shape.n, "k": shape.k, "gated": shape.gated, "out": shape.out, "rows": rows,
-            "torch_us": base, "us": us, "speed_of_torch": base / us, "without_pdl_us": medians.get("without PDL"),
-            "gb_per_s": shape.n * shape.k * 2 / us / 1e3, "tflop_per_s": 2 * shape.n * shape.k * rows / us / 1e6,
-            "ranked": [{"us": medians[n], **runs[n][0]} for n in ranked],
-            "screened": dict(sorted(point.screened.items(), key=lambda i: i[1])),
-            "unequal": point.unequal, "failed": point.failed,
+            "n": shape.n, "k": shape.k, "gated": shape.gated, "out": shape.out, "rows": rows, "us": round(us, 2), "torch_us": round(base, 2),
+            "schedules": [to_json(s) for s in ranked[:KEPT]],
         }  # fmt: skip
-        self.entries.append(entry)
-        self.log.write(json.dumps(entry) + "\n")
+        self.table[shape, rows] = entry
+        more = {
+            "shape": shape.name, "speed_of_torch": base / us, "without_pdl_us": plain, "gb_per_s": shape.n * shape.k * 2 / us / 1e3,
+            "tflop_per_s": 2 * shape.n * shape.k * rows / us / 1e6, "final": {named(s): t for s, t in medians.items()},
+            "screened": {named(s): t for s, t in point.screened.items()}, "unequal": [named(s) for s in point.unequal], "failed": point.failed,
+        }  # fmt: skip
+        self.log.write(json.dumps(entry | more) + "\n")
         self.log.flush()
-        line = (
-            f"{shape.name:14s} M={rows:5d} torch {base:8.1f} us | best {us:8.1f} us x{base / us:.3f} "
-            f"{entry['gb_per_s']:6.0f} GB/s {entry['tflop_per_s']:5.0f} TF"
-        )
-        for title, is_vendor in (("own", False), ("vendor", True)):
-            name = next((n for n in ranked if (runs[n][0]["kind"] == "vendor") == is_vendor), None)
-            if name:
-                schedule = runs[name][0]
-                fields = schedule.get("algorithm", schedule).values()
-                line += f" | {title} {medians[name]:.1f} {' '.join(str(int(v)) if isinstance(v, bool) else str(v) for v in fields)}"
-        print(f"{line} | own without PDL {medians.get('without PDL', float('nan')):.1f}", flush=True)
+        line = f"{shape.name:14s} M={rows:5d} torch {base:8.1f} us | best {us:8.1f} x{base / us:.3f} {more['gb_per_s']:6.0f} GB/s {more['tflop_per_s']:5.0f} TF"
+        for kind in (Tile, Vendor):
+            line += "".join(f" | {named(s)}: {medians[s]:.1f}" for s in [s for s in ranked if isinstance(s, kind)][:1])
+        print(f"{line} | no PDL {plain or 0:.1f}", flush=True)
         self.save()
 
-    def torch_graph(self, bench: Bench, rows: int) -> Graph:
-        if bench.shape.out == "h16":
-            return bench.graph(bench.torch_run(rows), rows)
-        out = torch.empty((rows, bench.shape.n), dtype=DTYPE, device="cuda")
-        launches = bench.launches if rows <= 512 else len(bench.weights)
-        run: Run = lambda x, w, _: torch.mm(x, w.data.T, out=out)  # noqa: E731
-        return Graph(run, bench.x[:rows].contiguous(), bench.weights, out, launches)
-
     def save(self) -> None:
-        entries = [
-            {"n": e["n"], "k": e["k"], "gated": e["gated"], "out": e["out"], "rows": e["rows"], "us": round(e["us"], 2),
-             "torch_us": round(e["torch_us"], 2), "schedules": [{k: v for k, v in r.items() if k != "us"} for r in e["ranked"][:6]]}
-            for e in self.entries
-        ]  # fmt: skip
-        table = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "entries": entries}
-        (self.out / "schedules.json").write_text(json.dumps(table, indent=1) + "\n")
+        head = json.dumps({"gpu": torch.cuda.get_device_name(), "torch": torch.__version__})
+        entries = ",\n".join(json.dumps(e) for e in self.table.values())
+        (self.out / "schedules.json").write_text(f'{head[:-1]}, "entries": [\n{entries}\n]}}\n')
 
     def over_shapes(self, shapes: list[Shape], rows: tuple[int, ...], work: Callable[[Bench, int], None]) -> None:
         for shape in shapes:
-            counts = [r for r in rows if not (shape.out == "f32" and r > 1024)]
+            counts = [r for r in rows if shape.out == "h16" or r <= MOST_HEAD_ROWS]
             if not counts or self.left() <= 0:
                 continue
-            torch.manual_seed(7)
             bench: Bench | None = Bench(shape, max(counts))
             for r in counts:
                 try:
@@ -438,56 +224,101 @@ class Tuning:
             bench = None
             torch.cuda.empty_cache()
 
-    def run(self, shapes: list[Shape], only: list[int] | None) -> None:
-        for rows in (FIRST_ROWS, MORE_ROWS) if only is None else (tuple(only),):
-            jobs: list[Job] = [(t, s.gated, s.out, False) for s in shapes for t in [REFERENCES[s.gated]]]
-            jobs += [(t, s.gated, s.out, True) for s in shapes for r in rows for t in candidates(r, s)]
-            self.compile(jobs)
-            points: dict[tuple[str, int], Point] = {}
+    def run(self, shapes: list[Shape], rows: tuple[int, ...]) -> None:
+        jobs: list[Job] = [(REFERENCES[s.gated], s.gated, s.out, False) for s in shapes]
+        jobs += [(t, s.gated, s.out, True) for s in shapes for r in rows for t in candidates(r, s)]
+        self.compiler.compile(jobs)
+        self.over_shapes(shapes, rows, self.screen)
+        fastest = [(s, p.without_pdl()) for (s, r), p in self.points.items() if r in rows]
+        self.compiler.compile([(t, s.gated, s.out, False) for s, t in fastest if t])
+        self.over_shapes(shapes, rows, self.decide)
+        print(f"{self.left():.0f} s left", flush=True)
 
-            def screen(bench: Bench, r: int, points: dict[tuple[str, int], Point] = points) -> None:
-                points[bench.shape.name, r] = self.screen(bench, r)
-
-            def decide(bench: Bench, r: int, points: dict[tuple[str, int], Point] = points) -> None:
-                if (bench.shape.name, r) in points:
-                    self.decide(bench, points[bench.shape.name, r])
-
-            self.over_shapes(shapes, rows, screen)
-            by_name = {s.name: s for s in shapes}
-            variants: list[Job] = []
-            for (name, _), point in points.items():
-                s = by_name[name]
-                variants += [
-                    (tile_of(point.runs[n][0]), s.gated, s.out, True)
-                    for n in point.best
-                    if point.runs[n][0]["kind"] == "narrow"
-                ]
-                if point.without_pdl:
-                    variants.append((point.without_pdl, s.gated, s.out, False))
-            self.compile(variants)
-            self.over_shapes(shapes, rows, decide)
-        self.workers.terminate()
-        ratios = [e["speed_of_torch"] for e in self.entries]
+    def summary(self) -> None:
+        ratios = [e["torch_us"] / e["us"] for e in self.table.values()]
         if ratios:
-            mean = statistics.geometric_mean(ratios)
-            print(f"speed over torch's, geometric mean of {len(ratios)} points: {mean:.3f}; {self.left():.0f} s left")
+            print(
+                f"speed over torch's, geometric mean of {len(ratios)} points: {statistics.geometric_mean(ratios):.3f}"
+            )
+
+
+def tune(options: argparse.Namespace, shapes: list[Shape]) -> None:
+    from gpu_layers import tune_layers
+
+    compiler = Compiler(options.workers)
+    tuning = Tuning(options.out, options.budget, compiler)
+    try:
+        if options.rows:
+            tuning.run(shapes, tuple(options.rows))
+        else:
+            tuning.run(shapes, DECODE_ROWS)
+            tuning.summary()
+            tune_layers(options.model, tuning, [r for r in DECODE_ROWS if tuning.left() > 0])
+            tuning.run(shapes, MORE_ROWS)
+        tuning.summary()
+    finally:
+        compiler.close()
+
+
+def show_table(out: Path, shapes: list[Shape], rows: tuple[int, ...]) -> None:
+    """What the package chooses on this card against torch, interleaved."""
+    products, results = Products(find_card()), []
+    for shape in shapes:
+        counts = [r for r in rows if shape.out == "h16" or r <= MOST_HEAD_ROWS]
+        bench = Bench(shape, max(counts))
+        call = products.gated if shape.gated else products.linear
+        for r in counts:
+            equal = bench.equal(call, r)
+            graphs = {"own": bench.graph(call, r), "torch": bench.graph(bench.torch_run(r), r)}
+            times = interleaved(graphs, 15 if r <= 512 else 7)
+            us, base = times["own"], times["torch"]
+            chosen = products.report.chosen[shape.kind, r]
+            results.append({
+                "layer": shape.name, "n": shape.n, "k": shape.k, "rows": r, "us": us, "torch_us": base, "speed_of_torch": base / us,
+                "gb_per_s": shape.n * shape.k * 2 / us / 1e3, "tflop_per_s": 2 * shape.n * shape.k * r / us / 1e6, "equal": equal,
+                "schedule": to_json(chosen),
+            })  # fmt: skip
+            e = results[-1]
+            print(
+                f"{shape.name:14s} M={r:5d} {us:8.1f} us, torch {base:8.1f}: x{base / us:.3f} {e['gb_per_s']:6.0f} GB/s {e['tflop_per_s']:5.0f} TF  {named(chosen)}",
+                flush=True,
+            )
+            if not equal:
+                print("  UNEQUAL to the chain", flush=True)
+        del bench
+        torch.cuda.empty_cache()
+    mean = statistics.geometric_mean(e["speed_of_torch"] for e in results)
+    print(
+        f"speed over torch's, geometric mean of {len(results)} points: {mean:.3f}; all equal: {all(e['equal'] for e in results)}"
+    )
+    document = {
+        "gpu": torch.cuda.get_device_name(),
+        "torch": torch.__version__,
+        "geometric_mean": mean,
+        "points": results,
+    }
+    (out / "kernel_table.json").write_text(json.dumps(document, indent=1) + "\n")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--tune", action="store_true", help="sweep schedules, write schedules.json and tune.jsonl")
+    parser.add_argument("--table", action="store_true", help="the schedules that the package chooses against torch")
     parser.add_argument("--model", choices=sorted(MODELS), default="qwen3-8b")
     parser.add_argument("--shapes", nargs="*", help="names of layers; all by default")
     parser.add_argument("--rows", nargs="*", type=int)
-    parser.add_argument("--out", default=".")
-    parser.add_argument("--budget", type=float, default=240.0, help="seconds")
+    parser.add_argument("--out", type=Path, default=Path())
+    parser.add_argument("--budget", type=float, default=240.0, help="seconds, of --tune")
     parser.add_argument("--workers", type=int, default=min(14, os.cpu_count() or 1))
     options = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit("this benchmark needs a CUDA device")
+    options.out.mkdir(parents=True, exist_ok=True)
     shapes = [s for s in MODELS[options.model] if not options.shapes or s.name in options.shapes]
     if options.tune:
-        Tuning(options).run(shapes, options.rows)
+        tune(options, shapes)
+    if options.table:
+        show_table(options.out, shapes, tuple(options.rows or TABLE_ROWS))
 
 
 if __name__ == "__main__":

@@ -148,6 +148,13 @@ class Products:
             self.report.refused.append(size)
         return None
 
+    def vendor_runs(self, kind: Kind, rows: int, w: Weight, dtype: torch.dtype) -> dict[Vendor, Run]:
+        """All that the library offers for that size, compared or not: for measurements."""
+        if self._vendor is None:
+            return {}
+        plans = self._vendor.plans(rows, w.n, w.k, w.data.dtype, dtype, 2 * MOST_ALGORITHMS)
+        return {Vendor(tuple(p.config.items())): self._vendor_call(p, kind, rows, w) for p in plans}
+
     def _is_equal(self, plan: cublaslt.Plan, rows: int, w: Weight, dtype: torch.dtype) -> bool:
         key = (rows, w.n, w.k, w.data.dtype, dtype, *plan.config.values())
         if key not in self._equal:
