@@ -98,6 +98,17 @@ def test_the_last_default_fits_every_card(rows: int) -> None:
     assert all(fits(last, gated, SMALLEST_SHARED) for gated in (False, True))
 
 
+def test_every_measured_point_has_a_tile_that_fits() -> None:
+    """For a size whose vendor's products are refused."""
+    kinds = schedules.measured(schedules.STANDARD_CARD)
+    assert {(k.gated, k.out) for k in kinds} == {(False, "h16"), (True, "h16"), (False, "f32")}
+    for kind in kinds:
+        for rows in ROW_COUNTS:
+            found = proposals(schedules.STANDARD_CARD, "sm90", kind, rows)
+            tiles = [s for s in found if isinstance(s, Tile)]
+            assert any(fits(t, kind.gated, 227 * 1024 // t.per_processor) for t in tiles)
+
+
 def test_schedules_survive_json() -> None:
     for schedule in (Tile(True, 128, 64, 64, 4, 4, swap=False), Vendor((("id", 66), ("tile", 3))), Vendor()):
         assert from_json(json.loads(json.dumps(to_json(schedule)))) == schedule
