@@ -22,7 +22,7 @@ LOG_BIAS = tl.constexpr(A.ONE_BITS - A.SQRT_HALF_BITS)
 SQRT_HALF_BITS = tl.constexpr(A.SQRT_HALF_BITS)
 MANTISSA = tl.constexpr(0x007FFFFF)
 SMALLEST, SHIFT_UP = tl.constexpr(2.0**-126), tl.constexpr(2.0**25)
-INF, NAN = tl.constexpr(float("inf")), tl.constexpr(float("nan"))
+INF, float("nan") = tl.constexpr(float("inf")), tl.constexpr(float("nan"))
 UP40, DOWN40, DOWN23 = tl.constexpr(2.0**40), tl.constexpr(2.0**-40), tl.constexpr(2.0**-23)
 
 
@@ -96,7 +96,7 @@ def log(x):
     small = x < SMALLEST
     y = _log_normal(tl.where(small, x * SHIFT_UP, x), tl.where(small, -25, 0))
     y = tl.where(x == INF, x, y)
-    y = tl.where((x < 0) | (x != x), NAN, y)
+    y = tl.where((x < 0) | (x != x), float("nan"), y)
     return tl.where(x == 0, -INF, y)
 
 

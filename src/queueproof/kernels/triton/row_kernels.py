@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from queueproof.kernels.triton.launch import begin
-from queueproof.kernels.triton.math import INF, NAN, gumbel, log, philox, quantised_exp, sum_value
+from queueproof.kernels.triton.math import INF, float("nan"), gumbel, log, philox, quantised_exp, sum_value
 
 # What is known of a row: FIELDS i32 words in `wanted`
 TOKEN, TEMPERATURE, TOP_K, TOP_P, MIN_P = (tl.constexpr(i) for i in range(5))
@@ -219,7 +219,7 @@ def mass_kernel(
         lane = tl.arange(0, PARTS)
         mine = row * parts + lane
         z = tl.sum(tl.load(sums + mine, mask=lane < parts, other=0, cache_modifier=".cg"))
-        logz = tl.where(tl.abs(m) == INF, NAN, log(sum_value(z)))  # no difference from it is a number
+        logz = tl.where(tl.abs(m) == INF, float("nan"), log(sum_value(z)))  # no difference from it is a number
         first = tl.load(x_row + packed_id(best_x))  # m with its sign, should it be a zero
         tl.store(state + 2 * row, first)
         tl.store(state + 2 * row + 1, logz)
