@@ -22,7 +22,7 @@ LOG_BIAS = tl.constexpr(A.ONE_BITS - A.SQRT_HALF_BITS)
 SQRT_HALF_BITS = tl.constexpr(A.SQRT_HALF_BITS)
 MANTISSA = tl.constexpr(0x007FFFFF)
 SMALLEST, SHIFT_UP = tl.constexpr(2.0**-126), tl.constexpr(2.0**25)
-INF, float("nan") = tl.constexpr(float("inf")), tl.constexpr(float("nan"))
+INF = tl.constexpr(float("inf"))
 UP40, DOWN40, DOWN23 = tl.constexpr(2.0**40), tl.constexpr(2.0**-40), tl.constexpr(2.0**-23)
 
 

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from queueproof.kernels.triton.launch import begin
-from queueproof.kernels.triton.math import INF, float("nan"), gumbel, log, philox, quantised_exp, sum_value
+from queueproof.kernels.triton.math import INF, gumbel, log, philox, quantised_exp, sum_value
 
 # What is known of a row: FIELDS i32 words in `wanted`
 TOKEN, TEMPERATURE, TOP_K, TOP_P, MIN_P = (tl.constexpr(i) for i in range(5))
