@@ -130,6 +130,12 @@ class Point:
         return next((s for s in self.best if isinstance(s, Tile)), None)
 
 
+def kept(ranked: list[Schedule]) -> list[Schedule]:
+    """The best, and one of our own among them: the vendor's may be refused elsewhere."""
+    tile = [s for s in ranked if isinstance(s, Tile)][:1]
+    return list(dict.fromkeys([*ranked[: KEPT - 1], *tile]))
+
+
 def named(schedule: Schedule) -> str:
     values = [v for v in to_json(schedule).values() if not isinstance(v, dict)]
     if isinstance(schedule, Vendor):
@@ -188,7 +194,7 @@ class Tuning:
         us = medians[ranked[0]]
         entry = {
             "n": shape.n, "k": shape.k, "gated": shape.gated, "out": shape.out, "rows": rows, "us": round(us, 2), "torch_us": round(base, 2),
-            "schedules": [to_json(s) for s in ranked[:KEPT]],
+            "schedules": [to_json(s) for s in kept(ranked)],
         }  # fmt: skip
         self.table[shape, rows] = entry
         more = {

@@ -95,7 +95,7 @@ class Layers:
 
 def tune_layers(model: str, tuning: Tuning, row_counts: list[int]) -> None:
     """Ranks anew, in the layer, what was best alone, with weights asked for ahead or not; writes it into the table."""
-    from gpu_kernels import KEPT, interleaved, named
+    from gpu_kernels import KEPT, interleaved, kept, named
 
     shapes = [s for s in MODELS[model] if s.name != "gate_up_plain"]
     trials: dict[tuple[Shape, int], list[Schedule]] = {}
@@ -129,8 +129,8 @@ def tune_layers(model: str, tuning: Tuning, row_counts: list[int]) -> None:
                 times = interleaved(graphs, ROUNDS)
                 ranked = sorted(times, key=times.__getitem__)
                 layers.held[shape.kind] = ranked[0]
-                trials[shape, rows] = ranked[:KEPT]
-                tuning.table[shape, rows]["schedules"] = [to_json(s) for s in ranked[:KEPT]]
+                trials[shape, rows] = list(dict.fromkeys([*ranked[:KEPT], *kept(ranked)]))
+                tuning.table[shape, rows]["schedules"] = [to_json(s) for s in kept(ranked)]
                 best = ", ".join(f"{times[s]:.1f} {named(s)}" for s in ranked[:3])
                 vendor = next((f"{times[s]:.1f}" for s in ranked if isinstance(s, Vendor)), "-")
                 print(f"  in the layer {shape.name:8s} M={rows:4d}: {best}; vendor {vendor}", flush=True)

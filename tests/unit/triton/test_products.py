@@ -98,15 +98,15 @@ def test_the_last_default_fits_every_card(rows: int) -> None:
     assert all(fits(last, gated, SMALLEST_SHARED) for gated in (False, True))
 
 
-def test_every_measured_point_has_a_tile_that_fits() -> None:
-    """For a size whose vendor's products are refused."""
-    kinds = schedules.measured(schedules.STANDARD_CARD)
-    assert {(k.gated, k.out) for k in kinds} == {(False, "h16"), (True, "h16"), (False, "f32")}
-    for kind in kinds:
-        for rows in ROW_COUNTS:
-            found = proposals(schedules.STANDARD_CARD, "sm90", kind, rows)
-            tiles = [s for s in found if isinstance(s, Tile)]
-            assert any(fits(t, kind.gated, 227 * 1024 // t.per_processor) for t in tiles)
+@pytest.mark.parametrize("gated", [False, True])
+def test_every_size_has_a_tma_tile_that_fits_an_h200(gated: bool) -> None:
+    """For sizes where the vendor's products are refused."""
+    for rows in ROW_COUNTS:
+        found = [
+            *proposals(schedules.STANDARD_CARD, "sm90", Kind(24576, 4096, gated, "h16"), rows),
+            *default_tiles(rows),
+        ]
+        assert any(isinstance(s, Tile) and s.wide and fits(s, gated, 227 * 1024 // s.per_processor) for s in found)
 
 
 def test_schedules_survive_json() -> None:

@@ -101,5 +101,8 @@ def default_tiles(rows: int) -> list[Schedule]:
     """For cards without a measurement; the last one fits every card."""
     bm = 16 if rows <= 16 else 32 if rows <= 32 else 64
     vendor: list[Schedule] = [Vendor()] if rows >= VENDOR_FROM_ROWS else []
-    tile = Tile(False, 32, bm, 128, 4, 4, ahead=4) if rows <= 64 else Tile(False, 64, 64, 64, 4, 4)
-    return [*vendor, tile, Tile(False, 32, 32, 64, 4, 3)]
+    if rows <= 64:
+        tiles = [Tile(True, 64, bm, 128, 4, 4), Tile(False, 32, bm, 128, 4, 4, ahead=4)]
+    else:
+        tiles = [Tile(True, 128, 128, 64, 8, 4, swap=False), Tile(False, 64, 64, 64, 4, 4)]
+    return [*vendor, *tiles, Tile(False, 32, 32, 64, 4, 3)]
