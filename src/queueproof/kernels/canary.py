@@ -40,6 +40,8 @@ from queueproof.kernels.ops import (
 # for a family that is here already is a new version of the arithmetic.
 EXPECTED = {
     ("ieee/1", "any"): "f561e3ee6ab4e204009e094a9c6f9dd92e9b325dae8624f36f0a73cf15289381",
+    # On an H200, where the kernels and the oracle, with the card's exp2, gave the same.
+    ("tensorcore/1", "sm90"): "f693797f4e86a537fee211d77e341d2ef3ab76af2578fd9da6574e4c5b90e9c6",
 }
 
 VOCAB, HIDDEN, INTERMEDIATE, HEADS, KV_HEADS, HEAD_DIM, LAYERS = 131, 72, 100, 4, 2, 24, 2
