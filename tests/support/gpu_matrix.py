@@ -21,6 +21,8 @@ from tests.support.tiny import Sequence
 
 TAIL = 4  # rows compared of each prompt: its last, and those of the given tokens after it
 ANSWER = 24
+# Random weights never say the same thing twice, and then there is nothing to guess: half of the answers have three words.
+REPEATING = {17: 100.0, 18: 100.0, 19: 100.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +215,13 @@ def engine_matrix(lab: Lab) -> Found:
     prompts = as_inputs(matrix_prompts(lab))
     params = [
         SamplingParams(
-            temperature=0.8 * (i % 2), top_p=0.95, seed=i, max_tokens=ANSWER, ignore_eos=True, detokenize=False
+            temperature=0.8 * (i % 2),
+            top_p=0.95,
+            seed=i,
+            max_tokens=ANSWER,
+            ignore_eos=True,
+            detokenize=False,
+            logit_bias=REPEATING if i % 4 > 1 else None,
         )
         for i in range(len(prompts))
     ]
