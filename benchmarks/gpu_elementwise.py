@@ -222,6 +222,7 @@ def graph_time(launches: list[Callable[[], None]], least: float = 0.004) -> floa
     """Seconds of one launch, from a CUDA graph that holds all of them: the median of a few runs."""
     graph = torch.cuda.CUDAGraph()
     stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())  # which fills the tensors
     with torch.cuda.stream(stream):
         for launch in launches:
             launch()

@@ -45,6 +45,7 @@ class Graph:
 
     def __init__(self, run: Run, x: torch.Tensor, weights: list[Weight], out: torch.Tensor, launches: int) -> None:
         self.launches = launches
+        self._used = run, x, weights, out  # a capture gives unused memory back to the card
         run(x, weights[0], out)
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.graph):

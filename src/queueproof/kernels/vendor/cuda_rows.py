@@ -1,7 +1,4 @@
-"""From logits to tokens with PyTorch's argmax, logsumexp, sort and topk. The noise is that of docs/arithmetic.md, section 6.
-
-Rows whose logits are edited first go to NumPy (rows.py): they are few.
-"""
+"""From logits to tokens with PyTorch's argmax, logsumexp, sort and topk. The noise is that of docs/arithmetic.md, section 6."""
 
 from __future__ import annotations
 
@@ -9,16 +6,13 @@ import numpy as np
 import torch
 
 from queueproof.kernels.host import Finished
-from queueproof.kernels.ops import F32, Draw, DrawBatch, Drawn
-from queueproof.kernels.vendor.rows import VendorRows
+from queueproof.kernels.ops import F32, Draw, DrawBatch, Drawn, Edits
 
 _MASK = 0xFFFFFFFF
 
 
 class CudaVendorRows:
     def draw(self, logits: torch.Tensor, batch: DrawBatch) -> Draw:
-        if batch.edits is not None:
-            return VendorRows().draw(self.host(logits), batch)
         return Finished(_drawn(logits, batch))
 
     def host(self, logits: torch.Tensor) -> F32:
@@ -33,12 +27,13 @@ def _drawn(logits: torch.Tensor, batch: DrawBatch) -> Drawn:
     to_draw = np.flatnonzero(batch.tokens < 0)
     greedy = to_draw[batch.temperature[to_draw] == 0]
     sampled = to_draw[batch.temperature[to_draw] > 0]
+    drawn_from = logits if batch.edits is None else _edited(logits, batch.edits)
     if greedy.size:
         rows = torch.from_numpy(greedy).to(logits.device)
-        token[rows] = logits[rows].argmax(dim=1)
+        token[rows] = drawn_from[rows].argmax(dim=1)
     if sampled.size:
         rows = torch.from_numpy(sampled).to(logits.device)
-        token[rows] = _sample(logits[rows], batch, sampled)
+        token[rows] = _sample(drawn_from[rows], batch, sampled)
     lse = logits.logsumexp(dim=1)
     own = logits.gather(1, token[:, None])
     unusable = logits.isnan().any(dim=1)
@@ -57,6 +52,26 @@ def _drawn(logits: torch.Tensor, batch: DrawBatch) -> Drawn:
         best_ids.int().cpu().numpy(),
         (values - lse[:, None]).cpu().numpy(),
     )
+
+
+def _edited(logits: torch.Tensor, edits: Edits) -> torch.Tensor:
+    rows, ids, bias, repetition, frequency, presence, banned = (
+        torch.from_numpy(values).to(logits.device)
+        for values in (
+            edits.rows.astype(np.int64),
+            edits.ids.astype(np.int64),
+            edits.bias,
+            edits.repetition,
+            edits.frequency,
+            edits.presence,
+            edits.banned,
+        )
+    )
+    x = logits[rows, ids] + bias
+    x = torch.where(x > 0, x / repetition, x * repetition) - frequency - presence
+    edited = logits.clone()
+    edited[rows, ids] = x.masked_fill(banned, -torch.inf)
+    return edited
 
 
 def _sample(logits: torch.Tensor, batch: DrawBatch, rows: np.ndarray) -> torch.Tensor:
