@@ -35,7 +35,7 @@ class Schedule:
 
 
 def decode_schedule(head_dim: int) -> Schedule:
-    return Schedule(warps=4, stages=3, programs=3) if head_dim <= 128 else Schedule(warps=4, stages=2, programs=1)
+    return Schedule(warps=4, stages=4, programs=4) if head_dim <= 128 else Schedule(warps=4, stages=2, programs=1)
 
 
 def prefill_schedule(head_dim: int, family: str) -> Schedule:
