@@ -181,6 +181,9 @@ def _call(self: Any, *args: Any, **kwargs: Any) -> Any:
 
 def _install() -> None:
     """Once for the process. The language stays patched between launches: nothing is compiled in this process."""
+    from tests.support import triton_quick  # imports Triton, so not before the variable above is set
+
+    triton_quick.install()
     interpreter.InterpretedFunction.__call__ = _call
     interpreter.GridExecutor = Launch
     interpreter.ReduceOps = Reduce
