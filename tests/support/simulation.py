@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import random
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 from queueproof.engine.config import EngineConfig
@@ -138,7 +139,10 @@ def answers(output: RequestOutput) -> list[Answer]:
 
 
 class Alone:
-    """Answers of jobs computed alone: one sequence, whole prompts, one size of block, no cache, no guesses."""
+    """Answers of jobs computed alone: one sequence, whole prompts, one size of block, no cache, no guesses.
+
+    A job that was computed before is not computed again.
+    """
 
     def __init__(self, model: LoadedModel) -> None:
         config = EngineConfig(
@@ -151,9 +155,16 @@ class Alone:
             enable_prefix_caching=False,
         )
         self._engine = Engine(model, config)
+        self._known: dict[str, tuple[list[Answer], Any]] = {}
 
     def __call__(self, prompt: tuple[int, ...], params: SamplingParams) -> tuple[list[Answer], Any]:
         """One answer for each of n, each from a request of its own, and the prompt's log-probabilities."""
+        job = repr((prompt, params))
+        if job not in self._known:
+            self._known[job] = self._compute(prompt, params)
+        return self._known[job]
+
+    def _compute(self, prompt: tuple[int, ...], params: SamplingParams) -> tuple[list[Answer], Any]:
         found: list[Answer] = []
         scores = None
         assert params.seed is not None
@@ -166,6 +177,12 @@ class Alone:
             found += answers(output)
             scores = output.prompt_logprobs if i == 0 else scores
         return found, scores
+
+
+@cache
+def fake_alone() -> Alone:
+    """For every test that compares with `fake_model`: many draw the same jobs."""
+    return Alone(fake_model())
 
 
 def simulate(seed: int, model: LoadedModel, alone: Alone, found: Found) -> None:

@@ -6,14 +6,13 @@ from collections.abc import Iterable
 
 import pytest
 
-from tests.support.simulation import Alone, Found, fake_model, simulate
+from tests.support.simulation import Alone, Found, fake_alone, fake_model, simulate
 
 
 def run(seeds: Iterable[int]) -> Found:
     model, found = fake_model(), Found()
-    alone = Alone(model)
     for seed in seeds:
-        simulate(seed, model, alone, found)
+        simulate(seed, model, fake_alone(), found)
     return found
 
 

@@ -20,7 +20,7 @@ from queueproof.engine.request import Sequence
 from queueproof.engine.sampling_params import SamplingParams
 from tests.support.fake_backend import load_fake
 from tests.support.late_backend import load_late
-from tests.support.simulation import Alone, Found, answers, fake_model, late_model, simulate
+from tests.support.simulation import Found, answers, fake_alone, late_model, simulate
 
 GREEDY = SamplingParams(temperature=0, seed=0, max_tokens=12, ignore_eos=True)
 KINDS = pytest.mark.parametrize("eager", [False, True], ids=["late", "eager"])
@@ -28,9 +28,9 @@ KINDS = pytest.mark.parametrize("eager", [False, True], ids=["late", "eager"])
 
 def search(seeds: Iterable[int], model: LoadedModel) -> Found:
     """Random schedules of an asynchronous model against the synchronous one, a request at a time."""
-    found, alone = Found(), Alone(fake_model())
+    found = Found()
     for seed in seeds:
-        simulate(seed, model, alone, found)
+        simulate(seed, model, fake_alone(), found)
     return found
 
 
