@@ -62,9 +62,10 @@ class CompletionOutput:
 
 @dataclass(frozen=True, slots=True)
 class RequestMetrics:
-    """Seconds on the clock of time.monotonic."""
+    """Seconds on the clock of time.monotonic. first_scheduled_time: when the first of its sequences joined a batch."""
 
     arrival_time: float
+    first_scheduled_time: float | None
     first_token_time: float | None
     finish_time: float | None
 

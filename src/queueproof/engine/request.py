@@ -170,6 +170,7 @@ class Request:
         self.edits = params.has_penalties or params.logit_bias is not None or params.min_tokens > 0
         self.num_cached_tokens = 0
         self.arrival_time = time.monotonic()
+        self.first_scheduled_time: float | None = None
         self.first_token_time: float | None = None
         self.finish_time: float | None = None
 
@@ -193,5 +194,7 @@ class Request:
             num_cached_tokens=self.num_cached_tokens,
             arithmetic=arithmetic,
             determinism_class=determinism_class,
-            metrics=RequestMetrics(self.arrival_time, self.first_token_time, self.finish_time),
+            metrics=RequestMetrics(
+                self.arrival_time, self.first_scheduled_time, self.first_token_time, self.finish_time
+            ),
         )

@@ -290,8 +290,9 @@ def test_counts_and_times() -> None:
     assert e.stats.generated_tokens == 12 and e.stats.prompt_tokens == 40 and e.stats.split_prefills == 2
     assert e.stats.steps == 3 + 11 and e.stats.largest_batch == 1 and e.stats.mixed_steps == 0
     times = output.metrics
-    assert times.first_token_time is not None and times.finish_time is not None
-    assert times.arrival_time <= times.first_token_time <= times.finish_time
+    scheduled, first = times.first_scheduled_time, times.first_token_time
+    assert scheduled is not None and first is not None and times.finish_time is not None
+    assert times.arrival_time <= scheduled <= first <= times.finish_time
     e.reset_stats()
     assert e.stats.steps == 0
     run(e, [2] * 4)

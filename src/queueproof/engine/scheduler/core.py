@@ -12,6 +12,7 @@ comes after.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection
 
 from queueproof.contract.errors import EngineError
@@ -214,6 +215,8 @@ class Scheduler:
 
     def _count_admission(self, sequence: Sequence) -> None:
         request, stats = sequence.request, self.stats
+        if request.first_scheduled_time is None:
+            request.first_scheduled_time = time.monotonic()
         if sequence.index == 0:
             stats.prompt_tokens += request.prompt_length
             request.num_cached_tokens = sequence.computed
