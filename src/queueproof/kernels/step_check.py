@@ -18,6 +18,10 @@ def check_step(batch: StepBatch, limits: Limits, vocab_size: int) -> None:
     starts, positions = batch.query_start, batch.positions
     if starts[0] != 0 or starts[-1] != t or np.any(starts[1:] <= starts[:-1]):
         raise ValueError(f"query_start {starts.tolist()} does not cut {t} tokens into sequences")
+    follows = np.diff(positions) == 1
+    follows[starts[1:-1] - 1] = True  # another sequence begins
+    if not follows.all():
+        raise ValueError(f"positions {positions.tolist()} do not ascend by one within each sequence")
     keys = batch.block_tables.shape[1] * limits.block_size
     if (last := int(positions[starts[1:] - 1].max())) >= keys:
         raise ValueError(f"a query at position {last} with blocks for {keys} keys")

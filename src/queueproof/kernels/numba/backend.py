@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from itertools import pairwise
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +18,8 @@ from queueproof.kernels.numba.linear import PackedMatrix, pack
 from queueproof.kernels.numba.program import Op, StepWord
 from queueproof.kernels.numba.recorder import Recorder, Rope, address, aligned
 from queueproof.kernels.numba.team import Team
-from queueproof.kernels.ops import F32, I32, I64, U16, Defaults, Dtype, ForwardModel, KVShape, Limits, StepBatch
+from queueproof.kernels.ops import F32, I32, U16, Defaults, Dtype, ForwardModel, KVShape, Limits, StepBatch
+from queueproof.kernels.step_check import check_rows, check_step
 
 PARTIAL_SLOTS = 128  # states of split tasks that one step may hold
 
@@ -106,10 +105,7 @@ class NumbaExecutor:
         self._inputs: tuple[NDArray[np.generic], ...] = ()
 
     def forward(self, batch: StepBatch) -> None:
-        t, seqs = batch.token_ids.size, batch.query_start.size - 1
-        lim = self.limits
-        if not (0 < t <= lim.max_tokens and 0 < seqs <= lim.max_seqs and batch.block_tables.shape[0] == seqs):
-            raise ValueError(f"a step of {t} tokens in {seqs} sequences is outside {lim}")
+        check_step(batch, self.limits, self._ops.vocab_size)
         inputs = (
             np.ascontiguousarray(batch.token_ids, np.int32),
             np.ascontiguousarray(batch.positions, np.int32),
@@ -117,39 +113,23 @@ class NumbaExecutor:
             np.ascontiguousarray(batch.query_start, np.int32),
             np.ascontiguousarray(batch.block_tables, np.int32),
         )
-        n_tasks = self._plan(inputs[1], inputs[3], inputs[4].shape[1])
-        self._check(inputs)
+        n_tasks = self._plan(inputs[1], inputs[3])
         self._inputs = inputs
         s = self._step
-        s[StepWord.ROWS] = t
+        s[StepWord.ROWS] = batch.token_ids.size
         first = int(StepWord.TOKEN_IDS)
         s[first : first + 5] = [address(a) for a in inputs]
         s[StepWord.TABLE_WIDTH] = inputs[4].shape[1]
         s[StepWord.N_TASKS] = n_tasks
         self._team.run(address(self._trunk), len(self._trunk), address(s))
 
-    def _check(self, inputs: tuple[I32, I32, I64, I32, I32]) -> None:
-        """Kernels take these numbers for places in memory, so none may be out of range, whoever calls."""
-        lim, (token_ids, positions, slots, _, tables) = self.limits, inputs
-        for name, values, end in (
-            ("token id", token_ids, self._ops.vocab_size),
-            ("position", positions, lim.max_model_len),
-            ("slot", slots, lim.num_blocks * lim.block_size),
-            ("block", tables, lim.num_blocks),
-        ):
-            _check_range(name, values, end)
-
-    def _plan(self, positions: I32, query_start: I32, table_width: int) -> int:
+    def _plan(self, positions: I32, query_start: I32) -> int:
         """Cuts the step's attention into tasks (see `attention`); returns how many."""
         n, slot, tasks, per_tile = 0, 0, self._tasks, self._group
-        starts, keys = query_start.tolist(), table_width * self.limits.block_size
-        if starts[0] != 0 or starts[-1] != positions.size or any(b <= a for a, b in pairwise(starts)):
-            raise ValueError(f"query_start {starts} does not cut {positions.size} tokens into sequences")
+        starts = query_start.tolist()
         firsts = positions[query_start[:-1]].tolist()
         for seq, first in enumerate(firsts):
             queries = starts[seq + 1] - starts[seq]
-            if first + queries > keys:
-                raise ValueError(f"{queries} queries from position {first} with blocks for {keys} keys")
             splits = (first + queries - 1) // KEY_SPLIT + 1
             if splits > 1 and queries <= per_tile and slot + splits <= PARTIAL_SLOTS:
                 for i in range(splits):
@@ -164,10 +144,8 @@ class NumbaExecutor:
         return n
 
     def logits(self, rows: I32) -> F32:
-        if not 0 < rows.size <= self.limits.max_logit_rows:
-            raise ValueError(f"{rows.size} logits rows asked for; room for {self.limits.max_logit_rows}")
+        check_rows(rows, self.limits, int(self._step[StepWord.ROWS]))
         index = np.ascontiguousarray(rows, np.int32)
-        _check_range("row", index, int(self._step[StepWord.ROWS]))
         self._step[StepWord.LOGIT_ROWS] = rows.size
         self._step[StepWord.ROW_INDEX] = address(index)
         self._team.run(address(self._head), len(self._head), address(self._step))
@@ -175,13 +153,6 @@ class NumbaExecutor:
 
     def close(self) -> None:
         """Nothing to stop: the team belongs to the process, buffers go with the last reference."""
-
-
-def _check_range(name: str, values: NDArray[np.signedinteger[Any]], end: int) -> None:
-    """Raises ValueError unless all are from 0 to end - 1."""
-    unsigned = values.view(f"u{values.itemsize}")  # a negative number is then a huge one
-    if unsigned.size and unsigned.max() >= end:
-        raise ValueError(f"a {name} is outside 0 to {end - 1}: {values[unsigned >= end].flat[0]}")
 
 
 class NumbaBackend:
