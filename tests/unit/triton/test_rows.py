@@ -171,6 +171,7 @@ def test_infinities(card: Card) -> None:
         batch(7, temperature=[0, 1, 1, 1, 1, 0.1, 1], min_p=[0, 0, 0.1, 0.5, 0, 0.2, 0], top_k=[0, 0, 0, 9, 3, 0, 2]),
     )
     assert got.tokens.tolist() == [90, 90, 90, 70, 0, 0, 130]
+    assert np.isnan(got.lse).tolist() == [True] * 5 + [False] * 2
 
 
 def test_seeds_and_positions_of_64_bits(card: Card) -> None:

@@ -17,6 +17,7 @@ def stats(logits: F32) -> tuple[I32, F32, F32]:
     """argmax i32 [R] (-1 for a row with a NaN), max f32 [R], logz f32 [R] of logits [R, V]."""
     m = sampling.row_max(logits)
     logz = log(value(quantised(exp(logits - m[:, None])).sum(axis=-1)))
+    logz[np.isinf(m)] = np.nan
     first = np.array([-1 if np.isnan(row).any() else sampling.ranks(row)[0] for row in logits], np.int32)
     return first, m, logz
 
