@@ -6,7 +6,7 @@ dashboard made for vLLM needs one replacement. Every label has few values: a req
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
@@ -42,6 +42,35 @@ REQUEST_BUCKETS = (
 COUNT_BUCKETS = tuple(m * 10**e for e in range(6) for m in (1, 2, 5))
 
 
+def kv_usage(load: Load) -> float:
+    """Blocks in use as a share of all, 0 to 1."""
+    return load.kv_blocks_used / load.kv_blocks if load.kv_blocks else 0.0
+
+
+_Table = tuple[tuple[str, str, Callable[[Load], float]], ...]
+_GAUGES: _Table = (
+    ("num_requests_running", "Sequences in the running batch.", lambda load: load.running),
+    ("num_requests_waiting", "Sequences that wait to join the batch.", lambda load: load.waiting),
+    ("kv_cache_usage_perc", "KV cache in use. 1 means 100 percent.", kv_usage),
+)
+_COUNTERS: _Table = (
+    ("prompt_tokens", "Prompt tokens of admitted requests.", lambda load: load.prompt_tokens),
+    ("generation_tokens", "Tokens generated.", lambda load: load.generated_tokens),
+    (
+        "prefix_cache_queries",
+        "Prompt tokens looked up in the prefix cache.",
+        lambda load: load.prefix_cache_query_tokens,
+    ),
+    ("prefix_cache_hits", "Prompt tokens found in the prefix cache.", lambda load: load.prefix_cache_hit_tokens),
+    (
+        "num_preemptions",
+        "Sequences that gave up their blocks and were computed again.",
+        lambda load: load.preemptions,
+    ),
+    ("engine_steps", "Steps of the engine.", lambda load: load.steps),
+)
+
+
 class _EngineCollector(Collector):
     """Reads the engines when a scraper asks: what they count themselves is counted nowhere else."""
 
@@ -53,34 +82,12 @@ class _EngineCollector(Collector):
 
     def collect(self) -> Iterable[Metric]:
         loads = [(engine, engine.load()) for engine in self._engines]
-        gauges = {
-            "num_requests_running": ("Sequences in the running batch.", lambda load: load.running),
-            "num_requests_waiting": ("Sequences that wait to join the batch.", lambda load: load.waiting),
-            "kv_cache_usage_perc": ("KV cache in use. 1 means 100 percent.", kv_usage),
-        }
-        counters = {
-            "prompt_tokens": ("Prompt tokens of admitted requests.", lambda load: load.prompt_tokens),
-            "generation_tokens": ("Tokens generated.", lambda load: load.generated_tokens),
-            "prefix_cache_queries": (
-                "Prompt tokens looked up in the prefix cache.",
-                lambda load: load.prefix_cache_query_tokens,
-            ),
-            "prefix_cache_hits": (
-                "Prompt tokens found in the prefix cache.",
-                lambda load: load.prefix_cache_hit_tokens,
-            ),
-            "num_preemptions": (
-                "Sequences that gave up their blocks and were computed again.",
-                lambda load: load.preemptions,
-            ),
-            "engine_steps": ("Steps of the engine.", lambda load: load.steps),
-        }
-        for name, (text, read) in gauges.items():
+        for name, text, read in _GAUGES:
             gauge = GaugeMetricFamily(PREFIX + name, text, labels=("model_name", "arithmetic"))
             for engine, load in loads:
                 gauge.add_metric((self._model, engine.arithmetic), read(load))
             yield gauge
-        for name, (text, read) in counters.items():
+        for name, text, read in _COUNTERS:
             counter = CounterMetricFamily(PREFIX + name, text, labels=("model_name", "arithmetic"))
             for engine, load in loads:
                 counter.add_metric((self._model, engine.arithmetic), read(load))
@@ -89,11 +96,6 @@ class _EngineCollector(Collector):
         for engine in self._engines:
             up.add_metric((self._model, engine.arithmetic), float(engine.running))
         yield up
-
-
-def kv_usage(load: Load) -> float:
-    """Blocks in use as a share of all, 0 to 1."""
-    return load.kv_blocks_used / load.kv_blocks if load.kv_blocks else 0.0
 
 
 @dataclass(frozen=True, slots=True)
