@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
@@ -24,7 +24,7 @@ class GenerationRecord:
 
     request_id: of the HTTP exchange (X-Request-Id). response_id: `id` of the answer. engine_ids: one for each prompt, as in
     Load.batch. owner: SHA-256, hex, of the API key, None where keys are not asked for.
-    error: code of the error that ended it.
+    scheduled: when the first of its prompts joined a batch. error: code of the error that ended it.
     """
 
     request_id: str
@@ -38,6 +38,7 @@ class GenerationRecord:
     max_tokens: int
     arrival: float
     engine_ids: tuple[str, ...] = ()
+    scheduled: float | None = None
     prompt_tokens: int = 0
     cached_tokens: int = 0
     generated_tokens: int = 0
@@ -85,6 +86,9 @@ class FinishedAnswer:
 
 class Extension:
     """Every method may be left as it is. They are called on the event loop, and must be quick and raise nothing."""
+
+    public_paths: Collection[str] = ()
+    """Paths of its routes that are open without an API key, since they hold no data."""
 
     def routes(self) -> Sequence[BaseRoute]:
         """Routes of its own. Endpoints find the server's parts through `state_of(request)`."""

@@ -18,10 +18,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from queueproof.server.errors import ApiError, api_error
 from queueproof.server.extension import Exchange, Extensions
 
-OPEN_PATHS = frozenset({"/health", "/"})
-"""Open without a key; so is everything below OPEN_PREFIX: the files of the page, which hold no data."""
-OPEN_PREFIX = "/page/"
-
 _log = logging.getLogger("queueproof.server")
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
 
@@ -42,6 +38,7 @@ class Gate:
 
     def __init__(self, app: ASGIApp, api_keys: Sequence[str], extensions: Extensions, paths: Mapping[Any, str]) -> None:
         self._app, self._extensions, self._paths = app, extensions, paths
+        self._public = frozenset({"/health"}.union(*(e.public_paths for e in extensions.all)))
         self._owners = {_digest(key): _digest(key).hex() for key in api_keys}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -82,8 +79,7 @@ class Gate:
         scheme, _, key = headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer":
             mine.owner = self._owner(key.strip())
-        path = scope["path"]
-        if mine.owner is None and path not in OPEN_PATHS and not path.startswith(OPEN_PREFIX):
+        if mine.owner is None and scope["path"] not in self._public:
             raise ApiError(
                 401,
                 "invalid_api_key",

@@ -52,6 +52,15 @@ class Choice(Protocol):
     def error(self) -> Exception | None: ...
 
 
+class Timing(Protocol):
+    """Seconds on the clock of time.monotonic."""
+
+    @property
+    def first_scheduled_time(self) -> float | None:
+        """When the request first joined a batch."""
+        ...
+
+
 class Output(Protocol):
     """All answers to one prompt."""
 
@@ -67,6 +76,8 @@ class Output(Protocol):
     def finished(self) -> bool: ...
     @property
     def num_cached_tokens(self) -> int: ...
+    @property
+    def metrics(self) -> Timing: ...
     @property
     def arithmetic(self) -> str: ...
     @property
@@ -138,7 +149,8 @@ class Load(NamedTuple):
 
 
 class ServedEngine(Protocol):
-    """One model under one arithmetic. Methods may be called from the server's event loop only."""
+    """One model under one arithmetic. Methods may be called from the server's event loop only; encode, encode_chat and
+    decode from any thread, since they take long for long texts."""
 
     @property
     def arithmetic(self) -> str: ...
