@@ -11,7 +11,7 @@ from queueproof.arithmetic.oracle.tensorcore.backend import TensorcoreRows
 from queueproof.kernels.ops import DrawBatch, Drawn, Edits
 from queueproof.kernels.triton.card import Card, find_card, interpreted_card
 from queueproof.kernels.triton.device import DeviceLogits
-from queueproof.kernels.triton.rows import TritonRows
+from queueproof.kernels.triton.rows import TritonRows, build_draws
 
 ALL_SEEDS = (1 << 64) - 1
 
@@ -250,3 +250,7 @@ def test_a_real_vocabulary(card: Card) -> None:
         want = TensorcoreRows().draw(x, wanted)
         for num_warps in (1, 2, 4, 8):
             check(TritonRows(card, num_warps=num_warps).draw(on(card, x), wanted).result(), want)
+
+
+def test_draws_are_built_ahead(card: Card) -> None:
+    build_draws(card, 131)

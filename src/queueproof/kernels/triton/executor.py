@@ -17,6 +17,7 @@ from queueproof.kernels.triton.device import DeviceLogits, Upload
 from queueproof.kernels.triton.ops import KVCache, TritonOps
 from queueproof.kernels.triton.packer import TORCH_DTYPES
 from queueproof.kernels.triton.products import ROW_COUNTS, Products, Use, padded_rows
+from queueproof.kernels.triton.rows import build_draws
 from queueproof.kernels.triton.step_input import StepInput
 from queueproof.kernels.triton.survey import Survey
 
@@ -61,6 +62,7 @@ class TritonExecutor:
         self._graphs: dict[tuple[int, bool], tuple[torch.cuda.CUDAGraph, torch.Tensor | None]] = {}
         if graphs and card.device.type == "cuda":
             self._capture_all(most_rows, most_logit_rows)
+            build_draws(card, model.vocab_size)
 
     def forward(self, batch: StepBatch) -> None:
         if not self._open:

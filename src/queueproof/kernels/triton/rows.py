@@ -214,6 +214,22 @@ class TritonRows:
         return buffer
 
 
+def build_draws(card: Card, vocab_size: int) -> None:
+    """Draws once in every way, so that no request waits for a compiler."""
+    logits = DeviceLogits(
+        torch.zeros((1, vocab_size), dtype=torch.float32, device=card.device),
+        torch.zeros(1, dtype=torch.int32, device=card.device),
+    )
+    one, half, zero = (np.full(1, value, np.float32) for value in (1, 0.5, 0))
+    first = np.zeros(1, np.int32)
+    edits = Edits(first, first, one, one, zero, zero, np.zeros(1, np.bool_))
+    rows = TritonRows(card)
+    for temperature, top_p, top, changed in ((zero, one, None, None), (one, one, None, edits), (one, half, 1, None)):
+        batch = DrawBatch(first - 1, temperature, first, top_p, zero, np.zeros(1, np.uint64), np.zeros(1, np.int64))
+        batch.top, batch.edits = top, changed
+        rows.draw(logits, batch).result()
+
+
 def _edit_count(edits: Edits | None) -> int:
     return 0 if edits is None else edits.ids.size
 
