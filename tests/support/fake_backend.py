@@ -11,6 +11,7 @@ now and then the hash of the history overrules it.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -33,6 +34,10 @@ def _mix(x: U64) -> U64:
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))
+
+
+def _digest(content: object) -> str:
+    return hashlib.sha256(repr(content).encode()).hexdigest()
 
 
 def _powers(n: int) -> U64:
@@ -203,6 +208,7 @@ class FakeTokenizer:
         self, vocab_size: int = 64, special: Iterable[int] = (), pieces: Mapping[int, bytes] | None = None
     ) -> None:
         self._vocab_size, self._special, self._pieces = vocab_size, frozenset(special), dict(pieces or {})
+        self.digest = _digest((vocab_size, sorted(self._special), self._pieces))
 
     def piece(self, token_id: int, skip_special_tokens: bool) -> bytes:
         if token_id in self._special:
@@ -240,6 +246,10 @@ class FakeLoaded:
     backend: FakeBackend
     max_len: int
     name: str = "fake"
+
+    @property
+    def digest(self) -> str:
+        return _digest((self.config, self.forward))
 
 
 def load_fake(

@@ -22,6 +22,8 @@ _SCALARS: dict[type, str] = {str: "string", bool: "boolean", int: "integer", flo
 
 def to_plain(value: Any) -> Any:
     """Dicts, lists and scalars that `json.dumps` writes. Fields that are None are left out."""
+    if type(value) in _SCALARS:  # most values are, in lists of thousands
+        return value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         pairs = ((f.name.rstrip("_"), getattr(value, f.name)) for f in dataclasses.fields(value))
         return {key: to_plain(item) for key, item in pairs if item is not None}
@@ -50,6 +52,15 @@ def schema_of(kind: type, definitions: dict[str, Any]) -> dict[str, Any]:
         else:
             definitions[kind.__name__] = _object_schema(kind, definitions)
     return {"$ref": f"#/$defs/{kind.__name__}"}
+
+
+def document_schema(kind: type, title: str, version: str) -> dict[str, Any]:
+    """The JSON schema (2020-12) of a document: a dataclass whose field `schema` is always `version`."""
+    definitions: dict[str, Any] = {}
+    schema_of(kind, definitions)
+    top = definitions.pop(kind.__name__)
+    top["properties"]["schema"] = {"const": version}
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title, **top, "$defs": definitions}
 
 
 def _object_schema(kind: type, definitions: dict[str, Any]) -> dict[str, Any]:

@@ -117,16 +117,7 @@ class ContractDocument:
 
 def json_schema() -> dict[str, Any]:
     """The JSON schema (2020-12) of a contract document."""
-    definitions: dict[str, Any] = {}
-    codec.schema_of(ContractDocument, definitions)
-    top = definitions.pop("ContractDocument")
-    top["properties"]["schema"] = {"const": SCHEMA_VERSION}
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "Queueproof contract document",
-        **top,
-        "$defs": definitions,
-    }
+    return codec.document_schema(ContractDocument, "Queueproof contract document", SCHEMA_VERSION)
 
 
 def schema_text() -> str:

@@ -12,6 +12,8 @@ QueueproofError
 ├── DownloadError                  nothing could be fetched; nothing half-written is left
 ├── NumericalError                 the model itself produced NaN logits
 ├── ContractError                  a contract document that is malformed or of another schema version
+├── ReceiptStoreError              receipts cannot be kept or read (a corrupt file, a full disk)
+├── CannotTell                     a receipt that cannot be checked here, and why
 ├── CanaryError                    kernels on this machine do not give the recorded bits
 └── EngineError                    the engine cannot go on (closed, worker lost)
 """
@@ -77,6 +79,14 @@ class NumericalError(QueueproofError):
 
 class ContractError(QueueproofError, ValueError):
     code = "contract"
+
+
+class ReceiptStoreError(QueueproofError):
+    code = "receipt_store"
+
+
+class CannotTell(QueueproofError):
+    code = "cannot_tell"
 
 
 class CanaryError(QueueproofError):

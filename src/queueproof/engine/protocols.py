@@ -21,6 +21,11 @@ class StreamDecoder(Protocol):
 
 
 class Tokenizer(Protocol):
+    @property
+    def digest(self) -> str:
+        """SHA-256, hex, of the vocabulary and its rules."""
+        ...
+
     def encode(self, text: str) -> list[int]:
         """Token ids of a plain prompt, with the special tokens that the model expects around one."""
         ...
@@ -56,6 +61,11 @@ class LoadedModel(Protocol):
 
     @property
     def name(self) -> str: ...
+
+    @property
+    def digest(self) -> str:
+        """SHA-256, hex, of the weights and what else answers depend on. May read all weights the first time."""
+        ...
 
     @property
     def max_len(self) -> int:
