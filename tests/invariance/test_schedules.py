@@ -7,6 +7,7 @@ answer must be the one computed alone, ids and log-probabilities bit for bit. A 
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import pytest
@@ -36,10 +37,18 @@ def load(arithmetic: str, config: TinyConfig) -> LoadedModel:
     return loaded
 
 
-def run(arithmetic: str, config: TinyConfig, seeds: range, overlap: bool = False, bug: str | None = None) -> Found:
+@cache
+def reference(arithmetic: str, name: str) -> tuple[LoadedModel, Alone]:
+    """A model and its answers alone, for every test that asks it."""
+    model = load(arithmetic, MODELS[name])
+    return model, Alone(model)
+
+
+def run(arithmetic: str, name: str, seeds: range, overlap: bool = False, bug: str | None = None) -> Found:
     """overlap: the same kernels behind a device that is late, so that steps overlap."""
-    model: Any = load(arithmetic, config)
-    found, alone = Found(), Alone(model)
+    model: Any
+    model, alone = reference(arithmetic, name)
+    found = Found()
     if overlap:
         model = late(model, bug=bug)
     for seed in seeds:
@@ -57,7 +66,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_every_answer_equals_the_one_computed_alone(name: str, seeds: range) -> None:
-    found = run("ieee/1", MODELS[name], seeds)
+    found = run("ieee/1", name, seeds)
     assert not found.differences, "\n".join(found.differences[:3])
     if len(seeds) == GROUP:  # witnesses: what the draws are meant to try did happen
         stats = found.stats
@@ -70,21 +79,22 @@ def test_every_answer_equals_the_one_computed_alone(name: str, seeds: range) -> 
         assert stats.guesses_accepted > 5
         assert stats.guesses_proposed > stats.guesses_accepted
         assert found.options >= {"fcfs", "random", "longest-first", 16, 32, 64, True, False}
+        assert found.options >= {"1 threads", "2 threads", "4 threads"}
 
 
 @pytest.mark.slow
 def test_overlapping_steps_change_no_answer() -> None:
-    found = run("ieee/1", MODELS["bias and q/k norm"], range(GROUP), overlap=True)
+    found = run("ieee/1", "bias and q/k norm", range(GROUP), overlap=True)
     assert not found.differences, "\n".join(found.differences[:3])
     assert found.stats.overlapped_steps > 500 and found.stats.discarded_tokens > 0 and found.stats.preemptions > 0
 
 
 def test_a_device_that_takes_an_older_token_is_caught() -> None:
     """Negative control."""
-    assert run("ieee/1", MODELS["bias and q/k norm"], range(5), overlap=True, bug="stale").differences
+    assert run("ieee/1", "bias and q/k norm", range(5), overlap=True, bug="stale").differences
 
 
 def test_vendor_kernels_are_caught() -> None:
     """Negative control: the same draws on NumPy's BLAS change answers."""
-    found = run("vendor", MODELS["llama"], range(3))
+    found = run("vendor", "llama", range(3))
     assert len(found.differences) > found.compared // 4

@@ -189,7 +189,9 @@ def simulate(seed: int, model: LoadedModel, alone: Alone, found: Found) -> None:
     """One draw: some jobs in one engine, the first ones twice if the draw says so (a warm cache)."""
     rng = random.Random(seed)
     config, jobs = draw_config(rng, model), draw_jobs(rng, rng.choice([2, 5, 9]), model.max_len)
-    config = dataclasses.replace(config, async_scheduling=seed % 8 > 0)
+    # A team larger than the machine waits for itself most of the time, so that only every fifth draw has more than a thread.
+    threads = config.threads if seed % 5 == 2 else 1
+    config = dataclasses.replace(config, async_scheduling=seed % 8 > 0, threads=threads)
     if rng.random() < 0.4:
         jobs += [dataclasses.replace(job, arrival=job.arrival + 60, abort_after=None) for job in jobs[:3]]
     engine = Engine(model, config)
@@ -223,7 +225,7 @@ def simulate(seed: int, model: LoadedModel, alone: Alone, found: Found) -> None:
     for job, output in ended:
         _compare(seed, job, output, alone, found)
     found.add(engine.stats)
-    found.options.update((config.policy, config.block_size, config.enable_prefix_caching))
+    found.options.update((config.policy, config.block_size, config.enable_prefix_caching, f"{threads} threads"))
     engine.close()
 
 
