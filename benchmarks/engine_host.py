@@ -2,7 +2,8 @@
 
     python benchmarks/engine_host.py --users 1,64,256
 
-Prints milliseconds a step in decode (schedule, arrays, draws, tokens appended, ends), without text and log-probabilities.
+Prints milliseconds a step in decode (schedule, arrays, draws, tokens appended, ends), without text and log-probabilities;
+then what streams add to a step: outputs of so many users, with text and log-probabilities, when answers are that long.
 """
 
 from __future__ import annotations
@@ -41,7 +42,12 @@ class Nothing:
 
     def draw(self, logits: None, batch: DrawBatch) -> Finished:
         n = batch.tokens.size
-        return Finished(Drawn(np.full(n, 5, np.int32), np.full(n, -1, np.float32), np.full(n, 3, np.float32)))
+        values = np.full(n, -1, np.float32), np.full(n, 3, np.float32)
+        if batch.top is None:
+            return Finished(Drawn(np.full(n, 5, np.int32), *values))
+        none = np.empty((n, batch.top))
+        ranks = np.ones(n, np.int32)
+        return Finished(Drawn(np.full(n, 5, np.int32), *values, ranks, none.astype(np.int32), none.astype(np.float32)))
 
 
 class NoBackend(FakeBackend):
@@ -73,14 +79,39 @@ def milliseconds(users: int, params: SamplingParams) -> float:
     return float(np.median(took)) * 1e3
 
 
+def output_milliseconds(users: int, length: int) -> float:
+    """Median of handing out the outputs of a step when every answer has about `length` tokens."""
+    model = load_fake(vocab_size=150_000, max_len=8192)
+    model.backend = NoBackend()
+    config = EngineConfig(max_num_seqs=users, max_num_batched_tokens=8192, block_size=64, num_blocks=users * 128)
+    engine = Engine(model, config)
+    params = SamplingParams(temperature=0, max_tokens=length + STEPS, ignore_eos=True, logprobs=0)
+    requests = [engine.add_request([7] * PROMPT, params) for _ in range(users)]
+    while engine.stats.generated_tokens < users * length:
+        engine.step()
+    took = []
+    for _ in range(STEPS // 4):
+        engine.step()
+        start = time.perf_counter()
+        for request in requests:
+            engine.output(request)
+        took.append(time.perf_counter() - start)
+    return float(np.median(took)) * 1e3
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--users", default="1,8,64,256")
+    parser.add_argument("--lengths", default="100,1000,4000", help="of answers, for the outputs of a step")
     greedy: dict[str, Any] = {"max_tokens": STEPS * 2, "ignore_eos": True, "detokenize": False, "temperature": 0}
-    for users in map(int, parser.parse_args().users.split(",")):
+    given = parser.parse_args()
+    lengths = [int(length) for length in given.lengths.split(",")]
+    for users in map(int, given.users.split(",")):
         sampled = SamplingParams(**(greedy | {"temperature": 0.8, "top_p": 0.9, "seed": 1}))
         print(f"{users:4} users: greedy {milliseconds(users, SamplingParams(**greedy)):.3f} ms, "
               f"sampled {milliseconds(users, sampled):.3f} ms a step")  # fmt: skip
+        outputs = ", ".join(f"{output_milliseconds(users, n):.3f} ms at {n} tokens" for n in lengths)
+        print(f"           outputs: {outputs}")
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from queueproof.contract.errors import EngineError, InvalidParameter, RequestToo
 from queueproof.engine.config import EngineConfig, limits_of, thread_count
 from queueproof.engine.kv.pool import BlockPool
 from queueproof.engine.kv.prefix_index import PrefixIndex, root_hash
-from queueproof.engine.outputs import RequestOutput
+from queueproof.engine.outputs import RequestOutput, Snapshot
 from queueproof.engine.pipeline import Pipeline, Step
 from queueproof.engine.prompts import read_prompt
 from queueproof.engine.protocols import LoadedModel
@@ -151,9 +151,9 @@ class Engine:
         """`make_request` and `add`."""
         return self.add(self.make_request(prompt, params or SamplingParams(), request_id, cache_salt))
 
-    def output(self, request: Request) -> RequestOutput:
-        """A snapshot of its answers."""
-        return request.output(self.arithmetic, self.determinism_class)
+    def output(self, request: Request, snapshot: Snapshot | None = None) -> RequestOutput:
+        """Its answers as they are, or as they were when `Request.snapshot` was taken."""
+        return request.output(snapshot or request.snapshot(), self.arithmetic, self.determinism_class)
 
     def abort(self, request_id: str) -> Request | None:
         """Ends a request between two steps with finish_reason "abort"; its blocks are free at once, and what a step

@@ -134,13 +134,9 @@ class Scheduler:
         most = min(self._most_guesses, budget, sequence.answer_end - sequence.length - 1)
         if most < 1:
             return 0
-        length = sequence.length
-        guesses = propose(sequence.tokens[:length], most)
-        n = guesses.size
-        sequence.tokens[length : length + n] = guesses
-        sequence.guesses = n
-        sequence.scheduled += n
-        return n
+        guesses = propose(sequence.tokens[: sequence.length], most)
+        sequence.put_guesses(guesses)
+        return guesses.size
 
     def _allocate(self, settled: bool) -> bool | None:
         """Blocks for what is scheduled, in order of admission. False if a sequence had to be preempted; None if one
