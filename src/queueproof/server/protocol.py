@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, Protocol
 
+from queueproof.contract.load import Load as Load
+from queueproof.contract.load import Member as Member
 from queueproof.contract.receipt import ReceiptModel
 
 FinishReason = Literal["stop", "length", "abort", "error"]
@@ -121,31 +123,6 @@ class Params(Protocol):
     def min_tokens(self) -> int: ...
     @property
     def guide(self) -> str | None: ...
-
-
-class Member(NamedTuple):
-    """A sequence of the running batch. phase: of its last step. tokens: in that step. length: prompt and answer so far."""
-
-    request_id: str
-    phase: Literal["prefill", "decode"]
-    tokens: int
-    length: int
-
-
-class Load(NamedTuple):
-    """What an engine is doing. Counts of tokens and preemptions are since it was built."""
-
-    running: int
-    waiting: int
-    kv_blocks_used: int
-    kv_blocks: int
-    prompt_tokens: int
-    generated_tokens: int
-    prefix_cache_query_tokens: int
-    prefix_cache_hit_tokens: int
-    preemptions: int
-    steps: int
-    batch: tuple[Member, ...]
 
 
 class ServedEngine(Protocol):
