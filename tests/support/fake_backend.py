@@ -249,7 +249,7 @@ class FakeLoaded:
 
     @property
     def digest(self) -> str:
-        return _digest((self.config, self.forward))
+        return _digest((self.config, getattr(self.forward, "config", self.forward)))
 
 
 def load_fake(

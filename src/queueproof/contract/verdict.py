@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 import math
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from operator import index
+from typing import Any, Protocol, SupportsIndex
 
 from queueproof.contract import codec
 from queueproof.contract.axes import Axis
@@ -37,6 +38,19 @@ class What(StrEnum):
     DIGEST = "digest"
 
 
+class Computed(Protocol):
+    """A finished answer of an engine."""
+
+    @property
+    def token_ids(self) -> Sequence[int]: ...
+    @property
+    def logprob_bits(self) -> Iterable[SupportsIndex]: ...
+    @property
+    def lse_bits(self) -> Iterable[SupportsIndex]: ...
+    @property
+    def finish_reason(self) -> str | None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """An answer that was computed again. Bits are those of f32 as u32, one for each token.
@@ -48,6 +62,13 @@ class Answer:
     logprob_bits: tuple[int, ...]
     lse_bits: tuple[int, ...]
     finish_reason: str
+
+    @classmethod
+    def of(cls, computed: Computed) -> Answer:
+        """Pre: it is finished."""
+        assert computed.finish_reason is not None
+        logprobs, lses = (tuple(map(index, bits)) for bits in (computed.logprob_bits, computed.lse_bits))
+        return cls(tuple(computed.token_ids), logprobs, lses, computed.finish_reason)
 
 
 @dataclass(frozen=True, slots=True)
