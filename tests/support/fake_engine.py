@@ -61,6 +61,7 @@ class FakeEngine:
     max_num_seqs: int = 8
     device: str = "fake"
     family: str = "any"
+    guide_library: str | None = None
     vocab_size: int = VOCAB
     running: bool = True
     cached: int = 0

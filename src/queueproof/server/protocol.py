@@ -141,6 +141,11 @@ class ServedEngine(Protocol):
         ...
 
     @property
+    def guide_library(self) -> str | None:
+        """Name and version of what makes answers follow a JSON schema; None where it is not installed."""
+        ...
+
+    @property
     def model(self) -> ReceiptModel:
         """Its name, and the digests of weights and tokenizer."""
         ...
