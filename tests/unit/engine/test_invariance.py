@@ -8,6 +8,8 @@ import pytest
 
 from tests.support.simulation import Alone, Found, fake_alone, fake_model, simulate
 
+pytestmark = pytest.mark.xdist_group("schedules")  # they share the answers computed alone
+
 
 def run(seeds: Iterable[int]) -> Found:
     model, found = fake_model(), Found()

@@ -22,6 +22,7 @@ from tests.support.fake_backend import load_fake
 from tests.support.late_backend import load_late
 from tests.support.simulation import Found, answers, fake_alone, late_model, simulate
 
+pytestmark = pytest.mark.xdist_group("schedules")  # they share the answers computed alone
 GREEDY = SamplingParams(temperature=0, seed=0, max_tokens=12, ignore_eos=True)
 KINDS = pytest.mark.parametrize("eager", [False, True], ids=["late", "eager"])
 
