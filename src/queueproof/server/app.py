@@ -21,7 +21,7 @@ from queueproof.server.extension import Extension, Extensions, Receipts
 from queueproof.server.gate import Gate
 from queueproof.server.limits import Admission, Shutdown
 from queueproof.server.protocol import ServedEngine
-from queueproof.server.routes import info
+from queueproof.server.routes import generate, info, tokenize
 from queueproof.server.state import AppState
 
 
@@ -42,14 +42,14 @@ def make_app(
         config=config,
         contract=contract,
         engines=tuple(engines),
-        desk=ClassDesk(contract, engines, config.default_class),
+        desk=ClassDesk(contract, engines, config.build, config.default_class),
         admission=Admission(config),
         shutdown=Shutdown(),
         receipts=receipts,
         extensions=told,
         started=int(time.time()),
     )
-    routes: list[BaseRoute] = [*info.routes(config)]
+    routes: list[BaseRoute] = [*info.routes(config), *generate.routes(), *tokenize.routes()]
     for extension in told.all:
         routes += extension.routes()
     paths = {route.endpoint: route.path for route in routes if isinstance(route, Route)}

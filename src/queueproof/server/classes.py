@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,17 +13,23 @@ from queueproof.contract.document import ContractDocument, Offer
 from queueproof.contract.errors import ContractError, UnsupportedClass
 from queueproof.server.errors import bad_request, class_not_on_offer
 from queueproof.server.protocol import ServedEngine
+from queueproof.server.tokens import Tokens
 
 HEADER = "queueproof-determinism"
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """The class of an answer and the engine that computes it. plain: `determinism` in the answer, without the receipt."""
+    """The class of an answer and the engine that computes it. plain: `determinism` in the answer, without the receipt.
+
+    fingerprint: `system_fingerprint`: of the build, the model and the arithmetic.
+    """
 
     class_: DeterminismClass
     arithmetic: str
     engine: ServedEngine
+    tokens: Tokens
+    fingerprint: str
     plain: dict[str, Any]
 
     def declared(self, receipt: str | None) -> dict[str, Any]:
@@ -34,11 +41,16 @@ class ClassDesk:
     """Raises ContractError if the contract offers what no engine computes."""
 
     def __init__(
-        self, contract: ContractDocument, engines: Sequence[ServedEngine], default: DeterminismClass | None = None
+        self,
+        contract: ContractDocument,
+        engines: Sequence[ServedEngine],
+        build: str,
+        default: DeterminismClass | None = None,
     ) -> None:
-        self.contract = contract
+        self.contract, self._build = contract, build
         self.offers: list[dict[str, Any]] = [codec.to_plain(offer) for offer in contract.offers]
         self._engines = {engine.arithmetic: engine for engine in engines}
+        self._tokens = {engine.arithmetic: Tokens(engine) for engine in engines}
         if len(self._engines) != len(engines):
             raise ContractError(f"two engines of one arithmetic: {', '.join(e.arithmetic for e in engines)}")
         self._grants = {offer: self._make(offer) for offer in contract.offers}
@@ -74,6 +86,10 @@ class ClassDesk:
         """For replays: the engine that computes this arithmetic, if there is one."""
         return self._engines.get(arithmetic)
 
+    def tokens_of(self, engine: ServedEngine) -> Tokens:
+        """The texts of its tokens."""
+        return self._tokens[engine.arithmetic]
+
     def _make(self, offer: Offer) -> Grant:
         engine = self._engines.get(offer.arithmetic)
         if engine is None:
@@ -85,4 +101,11 @@ class ClassDesk:
                 f"{offer.class_.value!r} is offered; the engine keeps {engine.determinism_class!r} only"
             )
         plain = {"class": offer.class_.value, "axes": [a.value for a in offer.axes], "arithmetic": offer.arithmetic}
-        return Grant(offer.class_, offer.arithmetic, engine, plain)
+        tokens = self._tokens[offer.arithmetic]
+        return Grant(offer.class_, offer.arithmetic, engine, tokens, fingerprint(self._build, engine), plain)
+
+
+def fingerprint(build: str, engine: ServedEngine) -> str:
+    """Names what could change an answer to the same request: the software, the weights and tokenizer, the arithmetic."""
+    named = "\n".join([build, engine.model.sha256, engine.model.tokenizer_sha256, engine.arithmetic])
+    return "qp-" + hashlib.sha256(named.encode()).hexdigest()[:12]

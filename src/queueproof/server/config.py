@@ -24,6 +24,9 @@ class ServerConfig:
     max_prompt_text: characters of a prompt, before anything is encoded.
     max_waiting: sequences beyond those the engines run at once; more are refused with 429, to be tried again after retry_after.
     max_choices: answers to one request, over all its prompts.
+    max_n: answers to one prompt. max_logprobs: of logprobs, top_logprobs and prompt_logprobs.
+    max_stops, max_stop_text: stop strings, and their characters together. max_biases: of logit_bias and stop_token_ids.
+    max_schema: characters of a JSON schema.
     deadline: from the arrival of a request to the end of its answer; None sets none.
     body_timeout: for a request's body to arrive.
     grace: for running answers to end when the server shuts down.
@@ -47,6 +50,8 @@ class ServerConfig:
     max_choices: int = 1024
     max_logprobs: int = 20
     max_stops: int = 32
+    max_stop_text: int = 4096
+    max_biases: int = 4096
     max_schema: int = 64 << 10
     deadline: float | None = 600.0
     body_timeout: float = 30.0

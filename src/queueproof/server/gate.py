@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from queueproof.server.errors import ApiError, api_error
@@ -62,6 +63,8 @@ class Gate:
         try:
             self._admit(scope, headers, mine)
             await self._app(scope, receive, send_with_id)
+        except ClientDisconnect:
+            mine.status, mine.error = mine.status or 499, "client_closed_request"
         except Exception as error:
             found = api_error(error)
             mine.error = found.code

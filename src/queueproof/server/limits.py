@@ -98,6 +98,8 @@ class Interrupted(Exception):
         self.reason = reason
 
     def api_error(self, deadline: float | None) -> ApiError:
+        if self.reason == "disconnect":
+            return ApiError(499, "client_closed_request", "the client left before the answer was complete")
         if self.reason == "deadline":
             return ApiError(
                 504, "deadline_exceeded", f"the answer was not complete after {deadline:g} s, the limit for one request"

@@ -13,11 +13,10 @@ from starlette.applications import Starlette
 from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from queueproof.contract.errors import UsageError
 from queueproof.server.config import ServerConfig
+from queueproof.server.openai.stream import ABORT
 from queueproof.server.state import AppState
-
-ABORT = "queueproof.abort"
-"""Key of the scope: a function that drops the connection at once, whatever its reader has not read."""
 
 _LAST_WORDS = 5.0  # seconds that interrupted answers have to say so, before their tasks are cancelled
 
@@ -103,13 +102,32 @@ def make_server(
     return _Server(options, state, started)
 
 
+def listen(config: ServerConfig) -> socket.socket:
+    """A bound socket, before anything slow is loaded: with port 0 its `getsockname()` tells the port.
+
+    Raises UsageError if the address is taken or is none of this machine's.
+    """
+    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
+    found = socket.socket(family)
+    try:
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        found.bind((config.host, config.port))
+        found.listen(2048)
+    except OSError as error:
+        found.close()
+        raise UsageError(
+            f"cannot listen on {config.host}:{config.port}: {error.strerror}; choose another --host or --port"
+        ) from error
+    return found
+
+
 async def serve(
     app: Starlette,
     sockets: Sequence[socket.socket] | None = None,
     started: Callable[[], None] | None = None,
     log_config: dict[str, Any] | None = None,
 ) -> bool:
-    """Until SIGINT or SIGTERM; a second one ends it at once. sockets: bound ones, in place of config.host and port.
+    """Until SIGINT or SIGTERM; a second one ends it at once. sockets: of `listen`, in place of config.host and port.
 
     Returns whether it ever listened: False if the port is taken or the application could not start.
     """

@@ -10,6 +10,7 @@ from queueproof.contract import codec
 from queueproof.server.config import ServerConfig
 from queueproof.server.errors import ApiError
 from queueproof.server.jsonio import JsonResponse
+from queueproof.server.models import check_model
 from queueproof.server.state import AppState, state_of
 
 
@@ -50,7 +51,7 @@ async def models(request: Request) -> Response:
 async def model(request: Request) -> Response:
     state = state_of(request)
     name = request.path_params["model"]
-    check_model(state, name)
+    check_model(state.config, name)
     return JsonResponse(_model(state, name))
 
 
@@ -63,19 +64,6 @@ async def reset_prefix_cache(request: Request) -> Response:
     for engine in state_of(request).engines:
         engine.reset_prefix_cache()
     return JsonResponse({"status": "ok"})
-
-
-def check_model(state: AppState, name: str | None) -> str:
-    """The name of the model in the answer. Raises ApiError 404 for one that is not served."""
-    names = state.config.model_names
-    if name is not None and name not in names:
-        raise ApiError(
-            404,
-            "model_not_found",
-            f"the model {name!r} is not served here; served are {', '.join(names)}",
-            "model",
-        )
-    return names[0] if name is None else name
 
 
 def _model(state: AppState, name: str) -> dict[str, object]:

@@ -1,0 +1,68 @@
+"""Server-sent events: one answer, chunk by chunk."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
+from typing import Any, TypeVar
+
+from starlette.types import Scope, Send
+
+from queueproof.server.openai.answers import DONE, error_event
+
+T = TypeVar("T")
+
+ABORT = "queueproof.abort"
+"""Key of the scope: a function that drops the connection at once, whatever its reader has not read."""
+
+_FIRST_SIGN = 10.0  # seconds without a token until the client hears that it is waited for, and how often after
+_LAST_WORDS = 2.0  # seconds for the error event of a stream whose client may read nothing
+_HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),  # proxies of nginx's kind shall pass chunks on as they come
+]
+
+
+class EventStream:
+    """Begins with the first chunk: what goes wrong before it is still an answer with its own status."""
+
+    def __init__(self, scope: Scope, send: Send, headers: Mapping[str, str]) -> None:
+        self._scope, self._send = scope, send
+        self._headers = [*_HEADERS, *((k.lower().encode(), v.encode()) for k, v in headers.items())]
+        self.started = False
+
+    async def send(self, data: bytes) -> None:
+        """Waits while the client reads too slowly."""
+        if not self.started:
+            self.started = True
+            await self._send({"type": "http.response.start", "status": 200, "headers": self._headers})
+        await self._send({"type": "http.response.body", "body": data, "more_body": True})
+
+    async def end(self, data: bytes) -> None:
+        """The end of an answer that is complete."""
+        await self._send({"type": "http.response.body", "body": data + DONE, "more_body": False})
+
+    async def fail(self, body: dict[str, Any]) -> None:
+        """The end of one that is not: an error event, without [DONE]. A client that does not read it is cut off."""
+        try:
+            async with asyncio.timeout(_LAST_WORDS):
+                await self._send({"type": "http.response.body", "body": error_event(body), "more_body": False})
+        except TimeoutError:
+            abort = self._scope.get(ABORT)
+            if abort is not None:
+                abort()
+
+    async def waiting(self, outputs: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:
+        """The same outputs. While the first is awaited, comments tell the client and all proxies that all is well."""
+        first = asyncio.ensure_future(anext(outputs))
+        try:
+            while not (await asyncio.wait({first}, timeout=_FIRST_SIGN))[0]:
+                await self.send(b": waiting\n\n")
+            yield first.result()
+        finally:
+            if not first.done():
+                first.cancel()
+                await asyncio.wait({first})
+        async for output in outputs:
+            yield output
