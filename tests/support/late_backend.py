@@ -81,8 +81,11 @@ class LateDraw:
 
 def _copied(batch: Any) -> Any:
     """Arrays may be reused by the host as soon as a call returns."""
-    fields = {f.name: getattr(batch, f.name) for f in dataclasses.fields(batch)}
-    return type(batch)(**{name: v.copy() if isinstance(v, np.ndarray) else v for name, v in fields.items()})
+    if isinstance(batch, np.ndarray):
+        return batch.copy()
+    if not dataclasses.is_dataclass(batch):
+        return batch
+    return type(batch)(**{f.name: _copied(getattr(batch, f.name)) for f in dataclasses.fields(batch)})
 
 
 class LateExecutor:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import psutil
 
-from queueproof.kernels.ops import F32, I32, Defaults, DrawBatch, Drawn, Edits
+from queueproof.kernels.ops import F32, I32, Defaults, DrawBatch, Drawn, Edits, Masks
 
 MOST_KV_BYTES = 4 << 30
 
@@ -54,6 +54,8 @@ class HostRows(ABC):
         best, top, logz = self.stats(logits)
         tokens = np.where(batch.tokens >= 0, batch.tokens, best)
         changed = {} if batch.edits is None else edited(logits, batch.edits)
+        if batch.masks is not None:
+            changed |= masked(logits, batch.masks, changed)
         for row in np.flatnonzero((batch.tokens < 0) & (best >= 0)).tolist():
             x = changed.get(row)
             if batch.temperature[row] > 0:
@@ -93,3 +95,12 @@ def edited(logits: F32, edits: Edits) -> dict[int, F32]:
     copies = logits[rows]
     copies[index, edits.ids] = x
     return dict(zip(rows.tolist(), copies, strict=True))
+
+
+def masked(logits: F32, masks: Masks, changed: dict[int, F32]) -> dict[int, F32]:
+    """Copies of the rows that have a mask, by row; those in `changed` stand for the logits' own."""
+    n = logits.shape[1]
+    bits = np.unpackbits(masks.allowed.astype("<u4", copy=False).view(np.uint8), axis=1, count=n, bitorder="little")
+    rows = masks.rows.tolist()
+    never = np.float32(-np.inf)
+    return {r: np.where(bits[i].view(np.bool_), changed.get(r, logits[r]), never) for i, r in enumerate(rows)}

@@ -20,6 +20,7 @@ F32 = NDArray[np.float32]
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
 U16 = NDArray[np.uint16]
+U32 = NDArray[np.uint32]
 U64 = NDArray[np.uint64]
 
 Matrix = Any  # a packed h16 weight matrix, opaque outside its backend
@@ -90,13 +91,25 @@ class Edits:
 
 
 @dataclass(slots=True)
+class Masks:
+    """Which tokens may be drawn at all; for many bans in a row, where `Edits` would name each.
+
+    rows: i32 [M], each at most once. allowed: u32 [M, ceil(V / 32)], bit id % 32 of word id // 32; at least one id of a row
+    is allowed. After the edits of a row, the logits of all others become −∞.
+    """
+
+    rows: I32
+    allowed: U32
+
+
+@dataclass(slots=True)
 class DrawBatch:
     """What to do with each of R rows of logits. All arrays are [R].
 
     tokens: i32, a token to score, or -1 to draw one. temperature: f32, 0 takes the best token. top_k: i32, 0 off.
     top_p: f32, 1 off. min_p: f32, 0 off. seed: u64. position: i64, the index in its sequence of the token to be drawn.
-    top: report the rank of the token and this many best tokens; None: neither. edits change what is drawn, not what is
-    reported.
+    top: report the rank of the token and this many best tokens; None: neither. edits and masks change what is
+    drawn, not what is reported.
     """
 
     tokens: I32
@@ -108,6 +121,7 @@ class DrawBatch:
     position: I64
     top: int | None = None
     edits: Edits | None = None
+    masks: Masks | None = None
 
 
 @dataclass(frozen=True, slots=True)

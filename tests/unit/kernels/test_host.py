@@ -10,7 +10,7 @@ import pytest
 from queueproof.arithmetic.diff import same_bits
 from queueproof.arithmetic.oracle.rows import OracleRows
 from queueproof.kernels.numba.backend import NumbaRows
-from queueproof.kernels.ops import F32, DrawBatch, Edits
+from queueproof.kernels.ops import F32, DrawBatch, Edits, Masks
 from queueproof.kernels.vendor.rows import VendorRows
 
 
@@ -36,6 +36,15 @@ def edits_of(rng: np.random.Generator, rows: int, n: int) -> Edits:
     return Edits(number, ids, values(0, 2.5, -100), values(1, 1.3, 0.5), values(0, 0.6, -1), values(0, 0.7), banned)
 
 
+def masks_of(rng: np.random.Generator, rows: int, n: int) -> Masks:
+    """Of some rows, in any order; bits past the vocabulary are set, too."""
+    chosen = rng.permutation(rows)[: max(1, rows // 2)].astype(np.int32)
+    allowed = rng.integers(0, 1 << 32, (chosen.size, -(-n // 32)), dtype=np.uint32)
+    allowed &= rng.integers(0, 1 << 32, allowed.shape, dtype=np.uint32)
+    allowed[:, 0] |= 1
+    return Masks(chosen, allowed)
+
+
 def batch_of(rng: np.random.Generator, rows: int, n: int, top: int | None, edits: Edits | None) -> DrawBatch:
     return DrawBatch(
         tokens=np.where(rng.random(rows) < 0.3, rng.integers(0, n, rows), -1).astype(np.int32),
@@ -57,6 +66,7 @@ def test_the_kernels_draw_as_the_oracle_does(rows: int, n: int, top: int | None,
         rng = np.random.default_rng(seed)
         x = logits_of(rng, rows, n)
         batch = batch_of(rng, rows, n, top, edits_of(rng, rows, n) if edited and rows > 1 else None)
+        batch.masks = masks_of(rng, rows, n) if edited or seed % 2 else None
         original = x.copy()
         want, got = OracleRows().draw(x, batch), NumbaRows(2).draw(x, batch).result()
         assert same_bits(x, original)

@@ -8,7 +8,7 @@ import torch
 
 from queueproof.arithmetic.diff import same_bits
 from queueproof.arithmetic.oracle.tensorcore.backend import TensorcoreRows
-from queueproof.kernels.ops import DrawBatch, Drawn, Edits
+from queueproof.kernels.ops import DrawBatch, Drawn, Edits, Masks
 from queueproof.kernels.triton.card import Card, find_card, interpreted_card
 from queueproof.kernels.triton.device import DeviceLogits
 from queueproof.kernels.triton.rows import TritonRows, build_draws
@@ -48,9 +48,9 @@ def batch(rows: int, **fields: object) -> DrawBatch:
     types = {"tokens": np.int32, "temperature": np.float32, "top_k": np.int32, "top_p": np.float32, "min_p": np.float32}
     types |= {"seed": np.uint64, "position": np.int64}
     values = {"tokens": -1, "temperature": 0, "top_k": 0, "top_p": 1, "min_p": 0, "seed": 1, "position": 9, "top": None}
-    values |= {"edits": None} | fields
+    values |= {"edits": None, "masks": None} | fields
     made = {name: np.array(np.broadcast_to(np.asarray(values[name], t), (rows,))) for name, t in types.items()}
-    return DrawBatch(**made, top=values["top"], edits=values["edits"])  # type: ignore[arg-type]
+    return DrawBatch(**made, top=values["top"], edits=values["edits"], masks=values["masks"])  # type: ignore[arg-type]
 
 
 def random_edits(rng: np.random.Generator, rows: int, v: int) -> Edits:
@@ -67,6 +67,15 @@ def random_edits(rng: np.random.Generator, rows: int, v: int) -> Edits:
     )
 
 
+def random_masks(rng: np.random.Generator, rows: int, v: int) -> Masks:
+    """Of some rows, in any order; bits past the vocabulary are set, too."""
+    chosen = rng.permutation(rows)[: max(1, rows // 2)].astype(np.int32)
+    allowed = rng.integers(0, 1 << 32, (chosen.size, -(-v // 32)), dtype=np.uint32)
+    allowed &= rng.integers(0, 1 << 32, allowed.shape, dtype=np.uint32)
+    allowed[:, 0] |= 1
+    return Masks(chosen, allowed)
+
+
 def random_batch(rng: np.random.Generator, rows: int, v: int, top: int | None) -> DrawBatch:
     return batch(
         rows,
@@ -79,6 +88,7 @@ def random_batch(rng: np.random.Generator, rows: int, v: int, top: int | None) -
         position=rng.integers(0, 1 << 40, rows),
         top=top,
         edits=random_edits(rng, rows, v) if rng.random() < 0.5 else None,
+        masks=random_masks(rng, rows, v) if rng.random() < 0.5 else None,
     )
 
 
@@ -196,6 +206,25 @@ def test_edits_change_what_is_drawn_and_not_what_is_reported(card: Card) -> None
     assert np.array_equal(edited.top_ids, plain.top_ids) and edited.ranks[1] == 2
     scored = drawn(card, x, batch(3, tokens=[-1, best, 5], edits=ban))
     assert scored.tokens.tolist() == [plain.tokens[0], best, 5]
+
+
+def test_masks_change_what_is_drawn_and_not_what_is_reported(card: Card) -> None:
+    """Alone and after edits of the same row, drawn in every way; also from a single token."""
+    rng = np.random.default_rng(12)
+    x = logits(rng, 4, 131, "usual")
+    masks = Masks(np.array([2, 0, 1], np.int32), np.zeros((3, 5), np.uint32))
+    masks.allowed[0, 4] = 1 << 2  # id 130
+    masks.allowed[1, :] = 0x80000001
+    masks.allowed[2, 1] = 0xFFFF
+    plain = drawn(card, x, batch(4, top=3))
+    bias = Edits(*(np.array([v], np.int32) for v in (1, 41)), *(np.array([v], np.float32) for v in (90, 1, 0, 0)), np.zeros(1, np.bool_))  # fmt: skip
+    for edits in (None, bias):
+        wanted = batch(4, top=3, masks=masks, edits=edits, temperature=[0, 1, 0.5, 0], top_p=[1, 0.7, 1, 1], seed=[1, 2, 3, 4])
+        got = drawn(card, x, wanted)
+        assert got.tokens[2] == 130 and got.tokens[3] == plain.tokens[3]
+        assert got.tokens[0] in {*range(0, 131, 32), *range(31, 131, 32)} and 32 <= got.tokens[1] < 48
+        assert (got.tokens[1] == 41) == (edits is not None)
+        assert np.array_equal(got.top_ids, plain.top_ids)
 
 
 def test_neighbours_and_splits_cannot_be_seen(card: Card) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from queueproof.arithmetic.oracle.backend import OracleBackend
 from queueproof.contract.errors import EngineError
-from queueproof.kernels.ops import DrawBatch, Edits
+from queueproof.kernels.ops import DrawBatch, Edits, Masks
 from tests.support.tiny import Sequence, TinyConfig, build, limits, step
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -71,6 +71,7 @@ def draws(n: int, **changes: Any) -> DrawBatch:
 
 
 EDITS = Edits(*(np.array([v]) for v in (1, 5)), *(np.array([v], np.float32) for v in (9, 1, 0, 0)), np.array([False]))  # fmt: skip
+MASKS = Masks(np.array([3, 1], np.int32), np.array([[8, 0, 1, 0], [1 << 31, 5, 0, 1]], np.uint32))
 
 
 @pytest.mark.parametrize(
@@ -82,8 +83,10 @@ EDITS = Edits(*(np.array([v]) for v in (1, 5)), *(np.array([v], np.float32) for 
         {"temperature": np.array([0, 0.7, 1, 0], np.float32), "top_k": np.full(4, 20, np.int32), "top": 2},
         {"temperature": np.ones(4, np.float32), "tokens": np.array([-1, 5, -1, -1], np.int32)},
         {"edits": EDITS},
+        {"masks": MASKS, "temperature": np.array([0, 0.7, 1, 0], np.float32), "top_k": np.full(4, 20, np.int32)},
+        {"edits": EDITS, "masks": MASKS, "top": 1},
     ],
-    ids=["greedy", "top", "scored", "top-k", "sampled", "edited"],
+    ids=["greedy", "top", "scored", "top-k", "sampled", "edited", "masked", "edited and masked"],
 )
 def test_draws_like_numpy(changes: dict[str, Any]) -> None:
     logits = np.round(np.random.default_rng(5).standard_normal((4, 97)) * 4).astype(np.float32) / 4  # with ties

@@ -41,6 +41,16 @@ def edit(row: F32, edits: Any, number: int) -> F32:
     return x
 
 
+def mask(row: F32, masks: Any, number: int) -> F32:
+    """A copy of row `number` with the ids that its mask leaves out at −∞."""
+    x = row.copy()
+    for m in np.flatnonzero(masks.rows == number):
+        for i in range(len(x)):
+            if not int(masks.allowed[m][i // 32]) >> i % 32 & 1:
+                x[i] = np.float32(-np.inf)
+    return x
+
+
 class OracleRows:
     """stats, topk and sample are the functions of one arithmetic; another one overrides them."""
 
@@ -75,6 +85,7 @@ class OracleRows:
         if batch.tokens[r] >= 0:
             return int(batch.tokens[r])
         x = row if batch.edits is None else edit(row, batch.edits, r)
+        x = x if batch.masks is None else mask(x, batch.masks, r)
         if batch.temperature[r] == 0:
             return int(sampling.ranks(x)[0])
         options = (batch.temperature, batch.top_k, batch.top_p, batch.min_p, batch.seed, batch.position)

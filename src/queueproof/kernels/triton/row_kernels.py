@@ -269,6 +269,20 @@ def edit_kernel(edits, edited, count, V: tl.constexpr, BLOCK: tl.constexpr, PDL:
     tl.store(place, tl.where(banned != 0, float("-inf"), x), mask=inside)
 
 
+@triton.jit(do_not_specialize=["tiles"])
+def mask_kernel(places, allowed, edited, tiles, V: tl.constexpr, TILE: tl.constexpr, PDL: tl.constexpr):
+    """Grid (parts, masked rows). places: i32, rows of `edited`. allowed: i32 [masked rows, ceil(V / 32)], a bit for each id."""
+    part, mask = tl.program_id(0), tl.program_id(1)
+    WORDS: tl.constexpr = (V + 31) // 32
+    begin(PDL)
+    target = edited + tl.load(places + mask).to(tl.int64) * V
+    bits = allowed + mask * WORDS
+    for t in range(tiles):
+        i = (part * tiles + t) * TILE + tl.arange(0, TILE)
+        bit = tl.load(bits + i // 32, mask=i < V, other=0) >> (i % 32)
+        tl.store(target + i, float("-inf"), mask=(i < V) & (bit & 1 == 0))
+
+
 @triton.jit(do_not_specialize=["rows", "tiles"])
 def rank_kernel(logits, out, rows, tiles, V: tl.constexpr, TILE: tl.constexpr, PDL: tl.constexpr):
     """Grid (parts, rows): adds to the rank of the row's token the number of better ones in this part."""

@@ -6,6 +6,7 @@ Results are i32 words: R tokens, R logprobs, R log-sum-exps, R ranks, then top i
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -13,7 +14,7 @@ import numpy as np
 import torch
 import triton
 
-from queueproof.kernels.ops import F32, I32, DrawBatch, Drawn, Edits
+from queueproof.kernels.ops import F32, I32, DrawBatch, Drawn, Edits, Masks
 from queueproof.kernels.triton import row_kernels as K
 from queueproof.kernels.triton import selection as S
 from queueproof.kernels.triton.card import Card
@@ -25,6 +26,19 @@ BINS = S.BINS.value
 TILE = 2048  # logits that a program takes at a time
 ROOM = 4096  # candidates of a row that are held in registers
 EDIT_BLOCK = 256
+_NO_ROWS = np.empty(0, np.int32)
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """On the card. rows: that are changed. edits: i32 [7, count]. places: masked rows, as places in `rows`; allowed: i32, the
+    words of their masks."""
+
+    rows: torch.Tensor
+    edits: torch.Tensor
+    count: int
+    places: torch.Tensor
+    allowed: torch.Tensor
 
 
 class TritonDraw:
@@ -63,11 +77,9 @@ class TritonRows:
         drawn = np.flatnonzero((batch.tokens < 0) & (batch.temperature > 0))
         top_k = np.where(batch.top_k < v, batch.top_k, 0)
         filtered = drawn[(top_k[drawn] > 0) | (batch.top_p[drawn] < 1) | (batch.min_p[drawn] > 0)]
-        params, jobs, edited_rows, edits = self._send(batch, r, top_k, drawn, filtered)
-        edited = x
-        if batch.edits is not None:
-            edited = self._edited(x, edited_rows, edits, batch.edits.ids.size)
-        copies = edited_rows.numel()
+        params, jobs, changes = self._send(batch, r, top_k, drawn, filtered)
+        edited = x if changes is None else self._edited(x, changes)
+        copies = 0 if changes is None else changes.rows.numel()
 
         parts, tiles = self._split(r + copies, v, PARTS)
         build = _build(v, self._tile, self._warps, self._card.pdl)
@@ -149,27 +161,33 @@ class TritonRows:
         )
         return masses, candidates, counted, parts
 
-    def _edited(self, x: torch.Tensor, edited_rows: torch.Tensor, edits: torch.Tensor, count: int) -> torch.Tensor:
-        """Enqueues copies of the rows that are edited, and their edits."""
-        v, pdl = x.shape[1], self._card.pdl
-        edited = self._buffer("edited", edited_rows.numel() * v, torch.float32)
-        parts, tiles = self._split(edited_rows.numel(), v, PARTS)
+    def _edited(self, x: torch.Tensor, changes: Changes) -> torch.Tensor:
+        """Enqueues copies of the rows that are changed, their edits, then their masks."""
+        v, pdl, copies = x.shape[1], self._card.pdl, changes.rows.numel()
+        edited = self._buffer("edited", copies * v, torch.float32)
         build = _build(v, self._tile, self._warps, pdl)
-        K.copy_rows[(parts, edited_rows.numel())](x, edited_rows, edited, tiles, **build)
-        K.edit_kernel[(triton.cdiv(count, EDIT_BLOCK),)](
-            edits, edited, count, V=v, BLOCK=EDIT_BLOCK, **options(4, pdl=pdl)
-        )
+        parts, tiles = self._split(copies, v, PARTS)
+        K.copy_rows[(parts, copies)](x, changes.rows, edited, tiles, **build)
+        if changes.count:
+            K.edit_kernel[(triton.cdiv(changes.count, EDIT_BLOCK),)](
+                changes.edits, edited, changes.count, V=v, BLOCK=EDIT_BLOCK, **options(4, pdl=pdl)
+            )
+        if masks := changes.places.numel():
+            parts, tiles = self._split(masks, v, PARTS)
+            K.mask_kernel[(parts, masks)](changes.places, changes.allowed, edited, tiles, **build)
         return edited
 
     def _send(
         self, batch: DrawBatch, rows: int, top_k: I32, drawn: np.ndarray, filtered: np.ndarray
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Enqueues one copy of all there is to know: (params, filtered rows, edited rows, edits)."""
-        edits = batch.edits
-        edited_rows = np.empty(0, np.int32) if edits is None else np.unique(edits.rows)
-        ends = np.cumsum(
-            [_aligned(n) for n in (FIELDS * rows, filtered.size, edited_rows.size, 7 * _edit_count(edits))]
-        ).tolist()
+    ) -> tuple[torch.Tensor, torch.Tensor, Changes | None]:
+        """Enqueues one copy of all there is to know: (params, filtered rows, what changes)."""
+        edits, masks = batch.edits, batch.masks
+        named = [e.rows for e in (edits, masks) if e is not None]
+        changed = np.unique(np.concatenate(named)) if named else _NO_ROWS
+        count, masked = 0 if edits is None else edits.ids.size, 0 if masks is None else masks.rows.size
+        words_each = 0 if masks is None else masks.allowed.shape[1]
+        sizes = (FIELDS * rows, filtered.size, changed.size, 7 * count, masked, masked * words_each)
+        ends: list[int] = np.cumsum([_aligned(n) for n in sizes]).tolist()
         words = self._upload.words(ends[-1])
         row = words[: FIELDS * rows].reshape(rows, FIELDS)
         row[:, K.TOKEN.value] = batch.tokens
@@ -180,23 +198,31 @@ class TritonRows:
         row[:, K.SEED.value : K.SEED.value + 2] = batch.seed.view(np.int32).reshape(rows, 2)
         row[:, K.POSITION.value : K.POSITION.value + 2] = batch.position.view(np.int32).reshape(rows, 2)
         row[:, K.SOURCE.value] = -1
+        row[changed, K.SOURCE.value] = np.arange(changed.size)
         how = row[:, K.HOW.value]
         how[:] = np.where(batch.tokens < 0, K.GREEDY.value, K.GIVEN.value)
         how[drawn] = K.RACE.value
         how[filtered] = K.FILTERED.value
-        words[ends[0] : ends[0] + filtered.size] = filtered
+
+        def part(i: int) -> slice:
+            return slice(ends[i - 1], ends[i - 1] + sizes[i])
+
+        words[part(1)], words[part(2)] = filtered, changed
         if edits is not None:
-            row[edited_rows, K.SOURCE.value] = np.arange(edited_rows.size)
-            words[ends[1] : ends[1] + edited_rows.size] = edited_rows
-            each = words[ends[2] : ends[2] + 7 * edits.ids.size].reshape(7, -1)
-            each[0] = np.searchsorted(edited_rows, edits.rows)
+            each = words[part(3)].reshape(7, -1)
+            each[0] = np.searchsorted(changed, edits.rows)
             each[1] = edits.ids
             for i, values in enumerate((edits.bias, edits.repetition, edits.frequency, edits.presence), 2):
                 each[i] = values.view(np.int32)
             each[6] = edits.banned
+        if masks is not None:
+            words[part(4)] = np.searchsorted(changed, masks.rows)
+            words[part(5)] = masks.allowed.view(np.int32).ravel()
         sent = self._upload.send(ends[-1])
-        jobs = sent[ends[0] : ends[0] + filtered.size]
-        return sent, jobs, sent[ends[1] : ends[1] + edited_rows.size], sent[ends[2] :]
+        changes = None
+        if changed.size:
+            changes = Changes(sent[part(2)], sent[part(3)], count, sent[part(4)], sent[part(5)])
+        return sent, sent[part(1)], changes
 
     def _split(self, rows: int, v: int, most: int) -> tuple[int, int]:
         """(programs of a row, tiles of a program): enough programs to fill the card."""
@@ -223,15 +249,12 @@ def build_draws(card: Card, vocab_size: int) -> None:
     one, half, zero = (np.full(1, value, np.float32) for value in (1, 0.5, 0))
     first = np.zeros(1, np.int32)
     edits = Edits(first, first, one, one, zero, zero, np.zeros(1, np.bool_))
+    masks = Masks(first, np.full((1, -(-vocab_size // 32)), -1, np.int32).view(np.uint32))
     rows = TritonRows(card)
     for temperature, top_p, top, changed in ((zero, one, None, None), (one, one, None, edits), (one, half, 1, None)):
         batch = DrawBatch(first - 1, temperature, first, top_p, zero, np.zeros(1, np.uint64), np.zeros(1, np.int64))
-        batch.top, batch.edits = top, changed
+        batch.top, batch.edits, batch.masks = top, changed, None if changed is None else masks
         rows.draw(logits, batch).result()
-
-
-def _edit_count(edits: Edits | None) -> int:
-    return 0 if edits is None else edits.ids.size
 
 
 def _aligned(words: int) -> int:

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from queueproof.kernels.host import Finished
-from queueproof.kernels.ops import F32, Draw, DrawBatch, Drawn, Edits
+from queueproof.kernels.ops import F32, Draw, DrawBatch, Drawn, Edits, Masks
 
 _MASK = 0xFFFFFFFF
 
@@ -28,6 +28,8 @@ def _drawn(logits: torch.Tensor, batch: DrawBatch) -> Drawn:
     greedy = to_draw[batch.temperature[to_draw] == 0]
     sampled = to_draw[batch.temperature[to_draw] > 0]
     drawn_from = logits if batch.edits is None else _edited(logits, batch.edits)
+    if batch.masks is not None:
+        drawn_from = _masked(drawn_from, batch.masks)
     if greedy.size:
         rows = torch.from_numpy(greedy).to(logits.device)
         token[rows] = drawn_from[rows].argmax(dim=1)
@@ -72,6 +74,16 @@ def _edited(logits: torch.Tensor, edits: Edits) -> torch.Tensor:
     edited = logits.clone()
     edited[rows, ids] = x.masked_fill(banned, -torch.inf)
     return edited
+
+
+def _masked(logits: torch.Tensor, masks: Masks) -> torch.Tensor:
+    rows = torch.from_numpy(masks.rows.astype(np.int64)).to(logits.device)
+    words = torch.from_numpy(masks.allowed.view(np.int32)).to(logits.device)
+    ids = torch.arange(logits.shape[1], device=logits.device)
+    allowed = (words[:, ids // 32] >> (ids % 32)) & 1 == 1
+    masked = logits.clone()
+    masked[rows] = masked[rows].masked_fill(~allowed, -torch.inf)
+    return masked
 
 
 def _sample(logits: torch.Tensor, batch: DrawBatch, rows: np.ndarray) -> torch.Tensor:
