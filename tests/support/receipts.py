@@ -1,4 +1,4 @@
-"""Receipts for tests: a made-up one, and those of answers that an engine gave."""
+"""A made-up receipt, and ways to tamper with its JSON."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 
 from queueproof.contract.classes import DeterminismClass
 from queueproof.contract.receipt import (
-    Bias,
     Receipt,
     ReceiptAnswer,
     ReceiptModel,
@@ -19,10 +18,6 @@ from queueproof.contract.receipt import (
     with_id,
 )
 from queueproof.contract.verdict import Answer, Replayer
-from queueproof.engine.llm import LLM
-from queueproof.engine.outputs import RequestOutput
-from queueproof.engine.replay import receipt_model
-from queueproof.engine.sampling_params import SamplingParams
 
 PROMPT = (5, 1, 4_000_000_000)
 ANSWER = Answer((7, 8, 9), (0xBF000000, 0xBE800000, 0x80000000), (0x41200000, 0x41100001, 0x40FFFFFF), "length")
@@ -88,32 +83,3 @@ def at(plain: Any, path: tuple[Any, ...]) -> Any:
 
 def put(plain: Any, path: tuple[Any, ...], value: Any) -> None:
     at(plain, path[:-1])[path[-1]] = value
-
-
-def receipt_of(
-    llm: LLM, output: RequestOutput, params: SamplingParams, index: int = 0, digests_only: bool = False
-) -> Receipt:
-    """The receipt of an answer of an LLM."""
-    choice, engine = output.outputs[index], llm.engine
-    answer = Answer.of(choice)
-    prompt = output.prompt_token_ids
-    names = {f.name for f in dataclasses.fields(ReceiptSampling)} - {"seed", "logit_bias", "guide_library"}
-    options = {name: getattr(params, name) for name in names if hasattr(params, name)}
-    return a_receipt(
-        answer,
-        digests_only,
-        sampling=options
-        | {
-            "seed": str(choice.seed),
-            "max_tokens": params.max_tokens or engine.capacity - len(prompt),
-            "logit_bias": tuple(Bias(token, value) for token, value in sorted((params.logit_bias or {}).items())),
-        },
-        index=index,
-        model=receipt_model(engine.model),
-        arithmetic=output.arithmetic,
-        family=engine.model.backend.family,
-        class_=DeterminismClass(output.determinism_class),
-        prompt_sha256=prompt_digest(prompt),
-        prompt_tokens=len(prompt),
-        prompt_token_ids=None if digests_only else tuple(prompt),
-    )

@@ -16,7 +16,7 @@ from queueproof.engine.replay import receipt_model, replay
 from queueproof.engine.sampling_params import SamplingParams
 from queueproof.kernels.registry import backend
 from tests.support.fake_backend import FakeConfig, FakeLoaded, FakeTokenizer, load_fake
-from tests.support.receipts import receipt_of
+from tests.support.replays import receipt_of
 from tests.support.tiny import TinyConfig, build
 
 CONFIG = TinyConfig()
