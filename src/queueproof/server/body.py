@@ -30,7 +30,8 @@ async def read_json(request: Request) -> Any:
 
 
 def parse_json(data: bytes) -> Any:
-    """Strict: UTF-8, no NaN or Infinity, no key twice in an object, nested at most MAX_DEPTH deep. Raises ApiError 400."""
+    """Strict: UTF-8, no NaN or Infinity, no half of a surrogate pair, no key twice in an object, nested at most
+    MAX_DEPTH deep. Raises ApiError 400."""
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -42,6 +43,8 @@ def parse_json(data: bytes) -> Any:
     except ValueError as error:  # JSONDecodeError, and integers of thousands of digits
         raise bad_request(f"the body is not JSON: {error}", code="invalid_json") from None
     _check_depth(value)
+    if "\\u" in text:
+        _check_surrogates(value)
     return value
 
 
@@ -95,3 +98,14 @@ def _check_depth(value: Any) -> None:
             return
         level = deeper
     raise bad_request(f"the body is nested more than {MAX_DEPTH} deep", code="invalid_json")
+
+
+def _check_surrogates(value: Any) -> None:
+    """Escapes can say what UTF-8 cannot."""
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise bad_request(
+            f"the body has {ascii(error.object[error.start])} alone, half of a surrogate pair, which is no Unicode text",
+            code="invalid_json",
+        ) from None
