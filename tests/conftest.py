@@ -8,7 +8,7 @@ import pytest
 
 ROOT = Path(__file__).parent
 # Teams of threads and whole commands: beside other tests they would wait for a core most of the time.
-ALONE = [ROOT / p for p in ("architecture/test_readme.py", "golden", "invariance", "unit/numba")]
+ALONE = [ROOT / p for p in ("architecture/test_readme.py", "golden", "invariance", "unit/benchmarks", "unit/numba")]
 # What is in those folders and needs one core.
 BESIDE = [ROOT / p for p in ("golden/test_oracle.py", "unit/numba/test_wide_tiles.py")]
 

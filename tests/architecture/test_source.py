@@ -103,6 +103,13 @@ def test_tests_are_not_rerun_or_skipped_to_pass(path: Path) -> None:
             assert node.attr not in ("flaky", "xfail"), f"{name(path)}:{node.lineno}"
 
 
+def test_what_runs_alone_is_there() -> None:
+    """A test that moved would share its cores from then on."""
+    from tests.conftest import ALONE, BESIDE
+
+    assert [path for path in (*ALONE, *BESIDE) if not path.exists()] == []
+
+
 @pytest.mark.parametrize("path", [p for p in SOURCE if p.name != "__init__.py"], ids=name)
 def test_every_module_says_what_it_is(path: Path) -> None:
     assert ast.get_docstring(parsed(path)), f"{name(path)} has no docstring"
