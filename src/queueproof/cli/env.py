@@ -5,6 +5,7 @@
 | QUEUEPROOF_MODEL | the model that commands use when none is given |
 | QUEUEPROOF_CACHE | the folder in which fetched models are kept |
 | QUEUEPROOF_THREADS | threads for the kernels |
+| QUEUEPROOF_API_KEY | the key that servers are asked with |
 | QUEUEPROOF_TRACEBACK | 1: internal errors show their traceback |
 
 The libraries underneath have variables of their own, such as HF_TOKEN for gated models and OPENBLAS_NUM_THREADS.
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from queueproof.contract.errors import InvalidParameter
@@ -30,6 +31,7 @@ class Settings:
     cache: Path | None = None
     threads: int | None = None
     traceback: bool = False
+    api_key: str | None = field(default=None, repr=False)
 
 
 def settings(environment: Mapping[str, str] | None = None) -> Settings:
@@ -41,6 +43,7 @@ def settings(environment: Mapping[str, str] | None = None) -> Settings:
         cache=Path(cache).expanduser() if cache else None,
         threads=_threads(env.get("QUEUEPROOF_THREADS")),
         traceback=env.get("QUEUEPROOF_TRACEBACK", "") not in ("", "0"),
+        api_key=env.get("QUEUEPROOF_API_KEY") or None,
     )
 
 

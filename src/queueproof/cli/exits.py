@@ -21,6 +21,7 @@ from rich.console import Console
 from queueproof.cli.env import settings
 from queueproof.contract.errors import (
     CanaryError,
+    CannotTell,
     ContractError,
     ModelError,
     NumericalError,
@@ -43,6 +44,8 @@ def exit_code(error: QueueproofError) -> ExitCode:
     """The exit code of an error that nothing caught."""
     if isinstance(error, CanaryError):
         return ExitCode.DIFFERENCE
+    if isinstance(error, CannotTell):
+        return ExitCode.CANNOT_TELL
     if isinstance(error, UsageError | ModelError | ContractError | NumericalError):
         return ExitCode.BAD_INPUT
     return ExitCode.ENVIRONMENT

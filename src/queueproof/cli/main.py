@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from queueproof import __version__
-from queueproof.cli import bench, demo, doctor, generate, model
+from queueproof.cli import bench, demo, doctor, generate, keys, model, replay
 from queueproof.cli.exits import ExitCode, out
 
 app = typer.Typer(
@@ -22,9 +22,11 @@ app = typer.Typer(
 )
 app.command("demo")(demo.command)
 app.command("generate")(generate.command)
+app.command("replay")(replay.command)
 app.command("doctor")(doctor.command)
 app.command("bench")(bench.command)
 app.add_typer(model.app, name="model")
+app.add_typer(keys.app, name="keys")
 
 
 def _version(wanted: bool) -> None:

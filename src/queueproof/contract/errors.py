@@ -11,9 +11,11 @@ QueueproofError
 ├── ModelError                     a model file that is missing, truncated, corrupt or inconsistent
 ├── DownloadError                  nothing could be fetched; nothing half-written is left
 ├── NumericalError                 the model itself produced NaN logits
+├── GuideError                     no token can go on with an answer that has to follow a JSON schema
 ├── ContractError                  a contract document that is malformed or of another schema version
 ├── ReceiptStoreError              receipts cannot be kept or read (a corrupt file, a full disk)
 ├── CannotTell                     a receipt that cannot be checked here, and why
+├── ServerError                    another server cannot be reached, or does not answer as it should
 ├── CanaryError                    kernels on this machine do not give the recorded bits
 └── EngineError                    the engine cannot go on (closed, worker lost)
 """
@@ -77,6 +79,10 @@ class NumericalError(QueueproofError):
     code = "numerical"
 
 
+class GuideError(QueueproofError):
+    code = "guide"
+
+
 class ContractError(QueueproofError, ValueError):
     code = "contract"
 
@@ -87,6 +93,10 @@ class ReceiptStoreError(QueueproofError):
 
 class CannotTell(QueueproofError):
     code = "cannot_tell"
+
+
+class ServerError(QueueproofError):
+    code = "server"
 
 
 class CanaryError(QueueproofError):

@@ -162,14 +162,18 @@ def plan(receipt: Receipt, replayer: Replayer, prompt_token_ids: Sequence[int] |
     """How to compute the answer of a receipt again.
 
     prompt_token_ids: for receipts that do not hold the prompt; checked against the digest where given.
-    The answer may grow one token longer than the receipt's and no more: that is a difference already, whatever follows.
     Raises CannotTell where the answer of this replayer would say nothing about the receipt, or there is no prompt.
     """
     _require_comparable(receipt, replayer)
     prompt = _prompt(receipt, prompt_token_ids)
-    options = receipt.sampling.options()
-    enough = max(receipt.answer.tokens + 1, options["min_tokens"])
-    return Plan(prompt, options | {"max_tokens": min(options["max_tokens"], enough)})
+    return Plan(prompt, receipt.sampling.options() | {"max_tokens": enough_tokens(receipt)})
+
+
+def enough_tokens(receipt: Receipt) -> int:
+    """max_tokens of a replay. Where the receipt's answer ended earlier than it had to, one token more is a difference
+    already, whatever follows."""
+    sampling = receipt.sampling
+    return min(sampling.max_tokens, max(receipt.answer.tokens + 1, sampling.min_tokens))
 
 
 def judge(receipt: Receipt, answer: Answer, replayer: Replayer) -> Verdict:

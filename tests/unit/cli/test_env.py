@@ -19,9 +19,10 @@ def test_everything_is_set() -> None:
             "QUEUEPROOF_CACHE": "/tmp/models",
             "QUEUEPROOF_THREADS": "3",
             "QUEUEPROOF_TRACEBACK": "1",
+            "QUEUEPROOF_API_KEY": "sesame",
         }
     )
-    assert read == Settings("org/name", Path("/tmp/models"), 3, True)
+    assert read == Settings("org/name", Path("/tmp/models"), 3, True, "sesame") and "sesame" not in repr(read)
 
 
 def test_empty_counts_as_unset() -> None:

@@ -35,6 +35,8 @@ def run(error: BaseException | None, *arguments: str, returns: ExitCode | None =
         (errors.NumericalError("NaN"), 2),
         (errors.ContractError("malformed"), 2),
         (errors.CanaryError("other bits"), 1),
+        (errors.CannotTell("no prompt"), 3),
+        (errors.ServerError("gone"), 4),
         (errors.DownloadError("no network"), 4),
         (errors.EngineError("closed"), 4),
     ],
