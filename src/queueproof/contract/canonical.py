@@ -18,6 +18,10 @@ MAX_INTEGER = (1 << 53) - 1
 """Beyond it a double may stand for several integers (RFC 7493, section 2.2); such numbers are written as strings."""
 
 
+# Its escapes are those that RFC 8785 (3.2.2.2) wants, and no others.
+_standard = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
 def canonical_json(value: Any) -> bytes:
     """UTF-8 of the canonical form of dicts with str keys, lists, tuples, str, int, float, bool and None.
 
@@ -58,13 +62,13 @@ def _text(value: Any) -> str:
         return {None: "null", True: "true", False: "false"}[value]
     kind = type(value)
     if kind is str:
-        return _string(value)
+        return _standard(value)
     if kind is int:
         return _checked_integer(value)
     if kind is float:
         return _number(value)
     if kind is dict:
-        return "{" + ",".join(f"{_string(k)}:{_text(value[k])}" for k in sorted(value, key=_utf16)) + "}"
+        return "{" + ",".join(f"{_standard(k)}:{_text(value[k])}" for k in sorted(value, key=_utf16)) + "}"
     if kind is list or kind is tuple:
         return _array(value)
     raise ContractError(f"canonical JSON has no {kind.__name__}: {value!r}")
@@ -76,9 +80,8 @@ def _array(values: list[Any] | tuple[Any, ...]) -> str:
     if kinds == {int}:
         _checked_integer(min(values))
         _checked_integer(max(values))
-        return json.dumps(values, separators=(",", ":"))
-    if kinds == {str}:
-        return json.dumps(values, separators=(",", ":"), ensure_ascii=False)
+    if kinds in ({int}, {str}):
+        return _standard(values)
     return "[" + ",".join(map(_text, values)) + "]"
 
 
@@ -86,11 +89,6 @@ def _utf16(key: Any) -> bytes:
     if type(key) is not str:
         raise ContractError(f"keys of JSON objects are strings, not {key!r}")
     return key.encode("utf-16-be", "surrogatepass")  # a lone surrogate is refused when all is encoded
-
-
-def _string(text: str) -> str:
-    """The standard encoder escapes what RFC 8785 (3.2.2.2) wants escaped, in the same way, and nothing else."""
-    return json.dumps(text, ensure_ascii=False)
 
 
 def _checked_integer(value: int) -> str:

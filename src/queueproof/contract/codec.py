@@ -8,6 +8,7 @@ a missing key or a value of another type is a ContractError that says where.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import types
 import typing
@@ -64,7 +65,7 @@ def document_schema(kind: type, title: str, version: str) -> dict[str, Any]:
 
 
 def _object_schema(kind: type, definitions: dict[str, Any]) -> dict[str, Any]:
-    hints = typing.get_type_hints(kind)
+    hints = _hints(kind)
     return {
         "type": "object",
         "description": (kind.__doc__ or "").split("\n")[0],
@@ -72,6 +73,11 @@ def _object_schema(kind: type, definitions: dict[str, Any]) -> dict[str, Any]:
         "required": [name.rstrip("_") for name, hint in hints.items() if not _without_none(hint)[1]],
         "properties": {name.rstrip("_"): schema_of(hint, definitions) for name, hint in hints.items()},
     }
+
+
+@functools.cache
+def _hints(kind: type) -> dict[str, Any]:
+    return typing.get_type_hints(kind)
 
 
 def _without_none(hint: Any) -> tuple[Any, bool]:
@@ -87,7 +93,10 @@ def _read(hint: Any, plain: object, where: str) -> Any:
     if typing.get_origin(hint) is tuple:
         if not isinstance(plain, list):
             raise ContractError(f"{where} must be a list, not {plain!r}")
-        return tuple(_read(typing.get_args(hint)[0], item, f"{where}[{i}]") for i, item in enumerate(plain))
+        kind = typing.get_args(hint)[0]
+        if kind in _SCALARS and kind is not float and set(map(type, plain)) <= {kind}:
+            return tuple(plain)  # lists of thousands
+        return tuple(_read(kind, item, f"{where}[{i}]") for i, item in enumerate(plain))
     if hint in _SCALARS:
         return _read_scalar(hint, plain, where)
     if issubclass(hint, StrEnum):
@@ -109,7 +118,7 @@ def _read_scalar(hint: type, plain: object, where: str) -> Any:
 def _read_object(hint: Any, plain: object, where: str) -> Any:
     if not isinstance(plain, dict):
         raise ContractError(f"{where} must be an object, not {plain!r}")
-    hints = typing.get_type_hints(hint)
+    hints = _hints(hint)
     by_key = {name.rstrip("_"): name for name in hints}
     unknown = sorted(str(key) for key in plain if key not in by_key)
     if unknown:
