@@ -218,7 +218,7 @@ def test_template_options_are_the_templates() -> None:
     app = app_of(FakeEngine())
     found = error(app, CHAT, 400, messages=HELLO, chat_template_kwargs={"thinking_budget": 3})
     assert found["param"] == "thinking_budget" and "enable_thinking" in found["message"]
-    for taken in ("messages", "add_generation_prompt", "tools", "documents"):
+    for taken in ("messages", "add_generation_prompt", "tools", "documents", "self", "control", "a b"):
         assert error(app, CHAT, 400, messages=HELLO, chat_template_kwargs={taken: []})["param"] == taken
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import httpx
@@ -196,6 +197,33 @@ def test_tokenize_and_detokenize() -> None:
     ):
         error(app, path, 400, **body)
     assert error(app, "/tokenize", 404, prompt="x", model="other")["code"] == "model_not_found"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"prompt": [None] * 600_000},
+        {"prompt": [[None] * 600_000]},
+        {"prompt": [["x"]] * 300_000},
+        {"prompt": "x", "logit_bias": {str(i): "x" for i in range(200_000)}},
+        {"prompt": "x", "stop": [1] * 600_000},
+        {"prompt": "x", "stop_token_ids": ["1"] * 600_000},
+        {"prompt": "x", "t" * 3_000_000: 1},
+        {"prompt": "x", "n": "t" * 3_000_000},
+        {"prompt": "x", "user": {"t" * 100: ["t" * 3_000_000]}},
+        {"prompt": "x", "tools": [["x"] * 1000] * 1000},
+        {"messages": [{}] * 600_000},
+    ],
+    ids=lambda body: next(reversed(body))[:16],
+)
+def test_millions_of_errors_cost_as_little_as_one(body: dict[str, Any]) -> None:
+    path = CHAT if "messages" in body else COMPLETIONS
+    app = app_of(FakeEngine(), max_body=1 << 25)
+    before = time.process_time()
+    found = error(app, path, 400, **body)
+    assert len(found["message"]) < 1500 and len(found["param"]) < 100
+    # Reading the JSON of some megabytes takes a part of a second; a list of all that is wrong took many.
+    assert time.process_time() - before < 3
 
 
 def send(body: bytes, content_type: str = "application/json", **headers: str) -> httpx.Response:

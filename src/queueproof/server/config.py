@@ -42,7 +42,7 @@ class ServerConfig:
     default_class: DeterminismClass | None = None
     receipts: Literal["full", "hash", "off"] = "full"
     allowed_origins: tuple[str, ...] = ()
-    max_body: int = 8 << 20
+    max_body: int = 4 << 20
     max_bodies: int = 128 << 20
     max_prompt_text: int = 4 << 20
     max_waiting: int = 1024

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -110,9 +111,22 @@ async def answer_error(request: Request, error: Exception) -> Response:
 
 
 def brief(value: object, limit: int = 80) -> str:
-    """What was given, short, whatever it is."""
-    try:
-        text = repr(value)
-    except ValueError:  # an int of thousands of digits
-        text = "a number of thousands of digits"
+    """What was given, short, whatever it is. Costs little for a value of megabytes."""
+    text = _short.repr(value)
     return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+class _Short(reprlib.Repr):
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlevel, self.maxstring, self.maxother = 3, 60, 60
+        self.maxlist = self.maxdict = 4
+
+    def repr_str(self, x: str, level: int) -> str:
+        return repr(x) if len(x) <= self.maxstring else repr(x[: self.maxstring - 3])[:-1] + "..."
+
+    def repr_int(self, x: int, level: int) -> str:
+        return repr(x) if x.bit_length() < 128 else f"an integer of {x.bit_length()} bits"
+
+
+_short = _Short()

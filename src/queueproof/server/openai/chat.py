@@ -8,15 +8,17 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from queueproof.server.config import ServerConfig
-from queueproof.server.errors import bad_request
+from queueproof.server.errors import bad_request, brief
 from queueproof.server.generation import encode
 from queueproof.server.openai.answers import Answers
 from queueproof.server.openai.common import SamplingFields, check_common, check_logprobs
-from queueproof.server.openai.fields import NEUTRAL, Integer, Strict, read_fields
+from queueproof.server.openai.fields import NEUTRAL, Few, Integer, Strict, read_fields
 from queueproof.server.openai.logprobs import chat_content, prompt_logprobs
 from queueproof.server.protocol import Choice, Output, ServedEngine
 
 MAX_MESSAGES = 4096
+NO_OPTIONS = frozenset({"self", "messages", "control", "add_generation_prompt", "tools", "documents"})
+"""Names that a chat template's options cannot have: they have fields of their own, or are names of the renderer's."""
 
 
 class TextPart(Strict):
@@ -28,13 +30,13 @@ class Message(Strict):
     """A message as clients send it. What they copy from answers (refusal, tool_calls, ...) may be there as null."""
 
     role: Literal["system", "developer", "user", "assistant"]
-    content: str | Annotated[list[TextPart], Field(min_length=1)]
+    content: str | Annotated[Few[TextPart], Field(min_length=1)]
     name: Annotated[str, Field(max_length=64)] | None = None
     refusal: None = None
-    annotations: Annotated[list[None], Field(max_length=0)] | None = None
+    annotations: Annotated[Few[None], Field(max_length=0)] | None = None
     audio: None = None
     function_call: None = None
-    tool_calls: Annotated[list[None], Field(max_length=0)] | None = None
+    tool_calls: Annotated[Few[None], Field(max_length=0)] | None = None
 
     @property
     def plain(self) -> dict[str, str]:
@@ -47,7 +49,7 @@ class Message(Strict):
 class TemplateFields(Strict):
     """What decides the prompt of a conversation."""
 
-    messages: Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES)]
+    messages: Annotated[Few[Message], Field(min_length=1, max_length=MAX_MESSAGES)]
     add_generation_prompt: bool = True
     chat_template_kwargs: dict[str, Any] | None = None
 
@@ -80,9 +82,11 @@ def read_chat(body: dict[str, Any], config: ServerConfig) -> ChatFields:
 async def encode_chat(fields: TemplateFields, engine: ServedEngine, config: ServerConfig) -> list[int]:
     """The prompt. Raises ApiError 400, UsageError without a template, InvalidParameter for what it does not take."""
     options = dict(fields.chat_template_kwargs or {})
-    for taken in ("messages", "add_generation_prompt", "tools", "documents"):
-        if taken in options:
-            raise bad_request(f"chat_template_kwargs has {taken!r}, which is not an option of a template", taken)
+    for name in options:
+        if name in NO_OPTIONS or not name.isidentifier():
+            raise bad_request(
+                f"chat_template_kwargs has {brief(name)}, which is not an option of a template", name[:64]
+            )
     messages = [message.plain for message in fields.messages]
     length = sum(len(message["content"]) for message in messages)
     check_length(length, config, "messages")

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from queueproof.server.config import ServerConfig
 from queueproof.server.errors import bad_request, unsupported_field
-from queueproof.server.openai.fields import Integer, Strict
+from queueproof.server.openai.fields import Few, Integer, Strict
 from queueproof.server.openai.structured import ResponseFormat, guide_of
 from queueproof.server.protocol import ServedEngine
+
+MAX_ENTRIES = 1 << 16
+
+
+def _not_huge(value: object) -> object:
+    """Before the entries are looked at, each of which may be an error of its own."""
+    if isinstance(value, dict) and len(value) > MAX_ENTRIES:
+        raise ValueError(f"it has {len(value)} entries, at most {MAX_ENTRIES} are possible")
+    return value
 
 
 class StreamOptions(Strict):
@@ -40,10 +49,10 @@ class SamplingFields(Strict):
     repetition_penalty: float = 1.0
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
-    logit_bias: dict[str, float] | None = None
+    logit_bias: Annotated[dict[str, float], BeforeValidator(_not_huge)] | None = None
     seed: Integer | None = None
-    stop: str | list[str] | None = None
-    stop_token_ids: list[Integer] | None = None
+    stop: str | Few[str] | None = None
+    stop_token_ids: Few[Integer] | None = None
     ignore_eos: bool = False
     min_tokens: Integer = 0
     max_tokens: Integer | None = None

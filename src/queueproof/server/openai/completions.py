@@ -14,17 +14,17 @@ from queueproof.server.generation import Job, encode
 from queueproof.server.openai.answers import Answers
 from queueproof.server.openai.chat import check_length
 from queueproof.server.openai.common import SamplingFields, check_common, check_logprobs
-from queueproof.server.openai.fields import NEUTRAL, Integer, read_fields
+from queueproof.server.openai.fields import NEUTRAL, Few, Integer, read_fields
 from queueproof.server.openai.logprobs import CompletionLogprobs, prompt_logprobs
 from queueproof.server.protocol import Choice, Output, ServedEngine
 
-TokenIds = Annotated[list[Integer], Field(min_length=1)]
+TokenIds = Annotated[Few[Integer], Field(min_length=1)]
 
 
 class CompletionFields(SamplingFields):
     """prompt: a text or token ids, or a list of either. max_tokens: 0 with echo shows the prompt only."""
 
-    prompt: str | TokenIds | Annotated[list[str], Field(min_length=1)] | Annotated[list[TokenIds], Field(min_length=1)]
+    prompt: str | TokenIds | Annotated[Few[str], Field(min_length=1)] | Annotated[Few[TokenIds], Field(min_length=1)]
     echo: bool = False
     logprobs: Integer | None = None
     add_special_tokens: bool = True

@@ -7,9 +7,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, FailFast, Field, ValidationError
 
 from queueproof.server.errors import ApiError, bad_request, brief, unsupported_field
+
+T = TypeVar("T")
+
+
+class _FailFast(FailFast):
+    def __hash__(self) -> int:  # pydantic's has none, which unions of types need
+        return hash(self.fail_fast)
+
+
+Few = Annotated[list[T], _FailFast()]
+"""A list. Its first wrong item is the only one that is told: a body has room for a million of them."""
 
 Integer = Annotated[int, Field(ge=-(1 << 63), le=(1 << 64) - 1)]
 """Bounded, so that nothing has to print thousands of digits. What is allowed within is for the engine to say."""
@@ -140,10 +151,10 @@ def _check_neutral(name: str, value: object, neutral: Neutral) -> None:
 
 
 def _unknown(name: str, known: list[str]) -> ApiError:
-    close = difflib.get_close_matches(name, known, 1)
+    close = difflib.get_close_matches(name, known, 1) if len(name) <= 64 else []
     hint = f"did you mean {close[0]!r}? " if close else ""
     return bad_request(
         f"there is no field {brief(name)}; {hint}the fields are {', '.join(sorted(known))}",
-        brief(name).strip("'"),
+        name[:64],
         "unknown_parameter",
     )

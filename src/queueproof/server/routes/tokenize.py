@@ -16,7 +16,7 @@ from queueproof.server.generation import encode
 from queueproof.server.jsonio import JsonResponse
 from queueproof.server.models import check_model
 from queueproof.server.openai.chat import TemplateFields, check_length, encode_chat
-from queueproof.server.openai.fields import NEUTRAL, Integer, Strict, read_fields
+from queueproof.server.openai.fields import NEUTRAL, Few, Integer, Strict, read_fields
 from queueproof.server.state import state_of
 
 
@@ -34,7 +34,7 @@ class ConversationFields(TemplateFields):
 
 class IdFields(Strict):
     model: str | None = None
-    tokens: Annotated[list[Integer], Field(max_length=1 << 20)]
+    tokens: Annotated[Few[Integer], Field(max_length=1 << 20)]
 
 
 def routes() -> list[BaseRoute]:
