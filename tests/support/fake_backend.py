@@ -215,7 +215,17 @@ class FakeTokenizer:
             return b"" if skip_special_tokens else b"<%d>" % token_id
         return self._pieces.get(token_id, bytes([token_id % 64 + 48]))
 
-    def encode(self, text: str) -> list[int]:
+    @property
+    def vocab_size(self) -> int:
+        return self._vocab_size
+
+    def token_bytes(self, token_id: int) -> bytes:
+        return self.piece(token_id, False)
+
+    def is_control(self, token_id: int) -> bool:
+        return token_id in self._special
+
+    def encode(self, text: str, add_bos: bool | None = None) -> list[int]:
         return [(byte - 48) % self._vocab_size for byte in text.encode()]
 
     def decode(self, ids: Iterable[int], skip_special_tokens: bool = True) -> str:

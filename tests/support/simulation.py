@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -55,6 +56,7 @@ class Found:
     nan_errors: int = 0
     stopped: int = 0
     options: set[Any] = field(default_factory=set)
+    outputs: list[tuple[Job, RequestOutput]] = field(default_factory=list)
 
     def add(self, stats: EngineStats) -> None:
         for f in dataclasses.fields(EngineStats):
@@ -185,10 +187,23 @@ def fake_alone() -> Alone:
     return Alone(fake_model())
 
 
-def simulate(seed: int, model: LoadedModel, alone: Alone, found: Found) -> None:
+def guided(seed: int, jobs: list[Job], guides: Sequence[str]) -> list[Job]:
+    """Most of the jobs with a guide, their end tokens and lengths left to it."""
+    rng, found = random.Random(seed), []
+    for job in jobs:
+        if rng.random() < 0.8:
+            changes: dict[str, Any] = {"guide": rng.choice(guides), "ignore_eos": False, "min_tokens": 0}
+            changes |= {"stop_token_ids": None, "max_tokens": rng.choice([3, 20, 60])}
+            job = dataclasses.replace(job, params=dataclasses.replace(job.params, **changes))
+        found.append(job)
+    return found
+
+
+def simulate(seed: int, model: LoadedModel, alone: Alone, found: Found, guides: Sequence[str] = ()) -> None:
     """One draw: some jobs in one engine, the first ones twice if the draw says so (a warm cache)."""
     rng = random.Random(seed)
     config, jobs = draw_config(rng, model), draw_jobs(rng, rng.choice([2, 5, 9]), model.max_len)
+    jobs = guided(seed, jobs, guides) if guides else jobs
     # A team larger than the machine waits for itself most of the time, so that only every fifth draw has more than a thread.
     threads = config.threads if seed % 5 == 2 else 1
     config = dataclasses.replace(config, async_scheduling=seed % 8 > 0, threads=threads)
@@ -222,6 +237,7 @@ def simulate(seed: int, model: LoadedModel, alone: Alone, found: Found) -> None:
         now += 1
         assert now < 5000, "the engine does not come to an end"
     assert not running and len(ended) == len(jobs)
+    found.outputs += [(job, output) for job, output in ended]
     for job, output in ended:
         _compare(seed, job, output, alone, found)
     found.add(engine.stats)

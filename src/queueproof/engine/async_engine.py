@@ -1,4 +1,8 @@
-"""An engine behind asyncio: the step loop has a thread of its own, requests come and go while it runs."""
+"""An engine behind asyncio: the step loop has a thread of its own, requests come and go while it runs.
+
+After a step the thread leaves each reader a snapshot of its request, in the place of one that was not read yet, and wakes
+those who wait. Outputs are made by the readers: a slow one costs neither memory nor time, and finds several steps in one.
+"""
 
 from __future__ import annotations
 
@@ -7,29 +11,48 @@ import os
 import queue
 import threading
 from collections.abc import AsyncGenerator, Callable
-from dataclasses import dataclass, field
+from functools import partial
 from os import PathLike
 from types import TracebackType
 from typing import Any, Self
 
 from queueproof.contract.errors import EngineError, InvalidParameter
+from queueproof.contract.load import Load
 from queueproof.engine.engine import Engine
 from queueproof.engine.llm import open_engine
-from queueproof.engine.outputs import RequestOutput
+from queueproof.engine.load import load_of
+from queueproof.engine.outputs import RequestOutput, Snapshot
 from queueproof.engine.protocols import LoadedModel
 from queueproof.engine.request import Request
 from queueproof.engine.sampling_params import SamplingParams
 from queueproof.engine.stats import EngineStats
 
-_Item = RequestOutput | BaseException
+_News = Snapshot | BaseException
 
 
-@dataclass(slots=True)
 class _Listener:
-    """Who waits for the outputs of a request, and on which event loop."""
+    """Who waits for a request, and on which event loop.
 
-    loop: asyncio.AbstractEventLoop
-    items: asyncio.Queue[_Item] = field(default_factory=asyncio.Queue)
+    news: the latest, put there by the engine's thread. told: whether a call that wakes the reader is on its way. The reader
+    takes that back first and looks at the news then, so that nothing is missed; at worst it is woken once for nothing.
+    """
+
+    __slots__ = ("awake", "loop", "news", "told")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop, self.awake = loop, asyncio.Event()
+        self.news: _News | None = None
+        self.told = False
+
+    async def next(self, last: _News | None) -> _News:
+        """The latest news, once they are not the last ones any more."""
+        while True:
+            self.awake.clear()
+            self.told = False
+            news = self.news
+            if news is not None and news is not last:
+                return news
+            await self.awake.wait()
 
 
 class AsyncEngine:
@@ -38,9 +61,7 @@ class AsyncEngine:
     model: an engine, or what `LLM` takes, with the same options.
     """
 
-    def __init__(
-        self, model: Engine | str | PathLike[str] | LoadedModel, dtype: str = "auto", **options: Any
-    ) -> None:
+    def __init__(self, model: Engine | str | PathLike[str] | LoadedModel, dtype: str = "auto", **options: Any) -> None:
         if isinstance(model, Engine):
             if options or dtype != "auto":
                 raise InvalidParameter("options", sorted({"dtype", *options}), "an engine has its options already")
@@ -52,6 +73,8 @@ class AsyncEngine:
         self._listeners: dict[str, _Listener] = {}  # the thread's own
         self._lock = threading.Lock()  # over _end and putting orders: none comes after the thread took its last
         self._end: EngineError | None = None
+        self._moment = self._observed = self.engine.moment()
+        self._load = load_of(self._moment)
         self._process = os.getpid()
         self._thread = threading.Thread(target=self._run, name="queueproof-engine", daemon=True)
         self._thread.start()
@@ -63,23 +86,28 @@ class AsyncEngine:
         request_id: str | None = None,
         cache_salt: str | None = None,
     ) -> AsyncGenerator[RequestOutput, None]:
-        """Outputs as the answers grow: `text` and `token_ids` are all so far, `delta_text` is what is new.
+        """Outputs as the answers grow: `text` and `token_ids` are all so far, `delta_text` is what is new since the last one.
+        Who is slow to ask for the next one finds several steps in it.
 
         The last one has finished=True. Leaving the generator early aborts the request. Raises InvalidParameter or
         RequestTooLong before anything is computed, EngineError if the engine ends under the request.
         """
-        request = self.engine.make_request(prompt, sampling_params or SamplingParams(), request_id, cache_salt)
+        params = sampling_params or SamplingParams()
+        make = partial(self.engine.make_request, prompt, params, request_id, cache_salt)
+        # A guide may be long in the making, and the event loop has others to serve.
+        guided = isinstance(params, SamplingParams) and params.guide is not None
+        request = await asyncio.to_thread(make) if guided else make()
         listener = _Listener(asyncio.get_running_loop())
         self._order(lambda: self._add(request, listener))
-        finished = False
+        finished, news = False, None
         try:
             while not finished:
-                item = await listener.items.get()
-                if isinstance(item, BaseException):
+                news = await listener.next(news)
+                if isinstance(news, BaseException):
                     finished = True
-                    raise item
-                finished = item.finished
-                yield item
+                    raise news
+                finished = news.finished
+                yield self.engine.output(request, news)
         finally:
             if not finished:
                 self._abandon(request, listener)
@@ -87,6 +115,17 @@ class AsyncEngine:
     def abort(self, request_id: str) -> None:
         """Ends a request; its stream gets a last output with finish_reason "abort". Nothing for an unknown id."""
         self._order(lambda: self._abort(request_id))
+
+    def reset_prefix_cache(self) -> None:
+        """Between two steps: requests that come later find nothing of what was computed before."""
+        self._order(self.engine.reset_prefix_cache)
+
+    def load(self) -> Load:
+        """As it was after the last step. Costs next to nothing while there is no other step."""
+        moment = self._moment
+        if moment is not self._observed:
+            self._observed, self._load = moment, load_of(moment)
+        return self._load
 
     @property
     def stats(self) -> EngineStats:
@@ -136,6 +175,7 @@ class AsyncEngine:
                 changed = self.engine.step()
                 if changed:
                     self._deliver(changed)
+                self._moment = self.engine.moment()
         except BaseException as error:
             self._fail(error)
         else:
@@ -151,12 +191,13 @@ class AsyncEngine:
             if order is None:
                 return False
             order()
+            self._moment = self.engine.moment()
 
     def _add(self, request: Request, listener: _Listener) -> None:
         try:
             self.engine.add(request)
         except Exception as error:  # a duplicate id: the caller's error, not the loop's
-            self._send(listener.loop, [(listener, error)])
+            self._tell([(listener, error)])
         else:
             self._listeners[request.request_id] = listener
 
@@ -172,36 +213,35 @@ class AsyncEngine:
             del self._listeners[request.request_id]
 
     def _deliver(self, requests: list[Request]) -> None:
-        by_loop: dict[asyncio.AbstractEventLoop, list[tuple[_Listener, _Item]]] = {}
+        news: list[tuple[_Listener, _News]] = []
         for request in requests:
             listener = self._listeners[request.request_id]
             if request.finished:
                 del self._listeners[request.request_id]
-            by_loop.setdefault(listener.loop, []).append((listener, self.engine.output(request)))
-        for loop, items in by_loop.items():
-            if not self._send(loop, items):
-                for listener in [listener for listener, _ in items]:
+            news.append((listener, request.snapshot()))
+        self._tell(news)
+
+    def _tell(self, news: list[tuple[_Listener, _News]]) -> None:
+        waking: dict[asyncio.AbstractEventLoop, list[_Listener]] = {}
+        for listener, item in news:
+            listener.news = item
+            if not listener.told:
+                listener.told = True
+                waking.setdefault(listener.loop, []).append(listener)
+        for loop, listeners in waking.items():
+            try:
+                loop.call_soon_threadsafe(_wake, listeners)
+            except RuntimeError:
+                if not loop.is_closed():
+                    raise
+                for listener in listeners:
                     self._forget(listener)
 
     def _forget(self, listener: _Listener) -> None:
+        """Its event loop is closed: nobody can be listening."""
         for request_id in [r for r, other in self._listeners.items() if other is listener]:
             del self._listeners[request_id]
             self.engine.abort(request_id)
-
-    def _send(self, loop: asyncio.AbstractEventLoop, items: list[tuple[_Listener, _Item]]) -> bool:
-        """False if the event loop is closed, and nobody can be listening."""
-
-        def put() -> None:
-            for listener, item in items:
-                listener.items.put_nowait(item)
-
-        try:
-            loop.call_soon_threadsafe(put)
-        except RuntimeError:
-            if not loop.is_closed():
-                raise
-            return False
-        return True
 
     def _fail(self, cause: BaseException | None) -> None:
         """No more steps: every request that waits, or is in the queue, gets the reason."""
@@ -219,9 +259,17 @@ class AsyncEngine:
                 break
             if order is not None:
                 order()
+        errors: list[tuple[_Listener, _News]] = []
         for listener in self._listeners.values():
             error = EngineError(str(reason))
             error.__cause__ = cause
-            self._send(listener.loop, [(listener, error)])
+            errors.append((listener, error))
         self._listeners.clear()
         self.engine.abandon()
+        self._moment = self.engine.moment()
+        self._tell(errors)
+
+
+def _wake(listeners: list[_Listener]) -> None:
+    for listener in listeners:
+        listener.awake.set()

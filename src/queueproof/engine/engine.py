@@ -10,8 +10,10 @@ import time
 from queueproof.contract.classes import arithmetic_class
 from queueproof.contract.errors import EngineError, InvalidParameter, RequestTooLong
 from queueproof.engine.config import EngineConfig, limits_of, thread_count
+from queueproof.engine.guide import Guides
 from queueproof.engine.kv.pool import BlockPool
 from queueproof.engine.kv.prefix_index import PrefixIndex, root_hash
+from queueproof.engine.load import Moment
 from queueproof.engine.outputs import RequestOutput, Snapshot
 from queueproof.engine.pipeline import Pipeline, Step
 from queueproof.engine.prompts import read_prompt
@@ -59,6 +61,7 @@ class Engine:
         # A guess is verified before the next step is known, so steps with guesses cannot overlap.
         self._overlap = backend.asynchronous and config.async_scheduling and not config.num_speculative_tokens
         self._eos_ids = frozenset(model.config.eos_ids)
+        self.guides = Guides(model.tokenizer, model.config.vocab_size, self._eos_ids)
         # The index is this engine's own, so the name will do: a digest of the weights would mean to read them again.
         self._namespace = f"{model.name} {model.forward.dtype} {arithmetic}"
         self._ids = itertools.count()
@@ -83,6 +86,7 @@ class Engine:
         )
         self._pipeline = Pipeline(self._runner, self._rows, self._sampler, self._scheduler, limits.max_logit_rows)
         self._under_way: Step | None = None  # begun and not collected
+        self._last: Step | None = None  # begun last
 
     @property
     def has_work(self) -> bool:
@@ -99,7 +103,7 @@ class Engine:
     ) -> Request:
         """Checks everything about a request; nothing is computed yet. Safe from any thread.
 
-        Raises InvalidParameter, or RequestTooLong for one that could never fit.
+        Raises InvalidParameter, RequestTooLong for one that could never fit, or UsageError for a guide without its library.
         """
         if not isinstance(params, SamplingParams):
             raise InvalidParameter("sampling_params", params, "it must be a SamplingParams")
@@ -122,12 +126,14 @@ class Engine:
             eos_ids=self._eos_ids,
             cache_root=root_hash(self._namespace, salt),
         )
+        guide = None if params.guide is None else self.guides.start(params.guide)
         for index in range(params.n):
             stream = None
             if params.detokenize:
                 decoder = self.model.tokenizer.stream(params.skip_special_tokens)
                 stream = TextStream(decoder, params.stops, params.include_stop_str_in_output)
-            request.sequences.append(Sequence(request, index, stream))
+            own = guide if guide is None or index == 0 else guide.fork()
+            request.sequences.append(Sequence(request, index, stream, own))
         return request
 
     def add(self, request: Request) -> Request:
@@ -196,7 +202,7 @@ class Engine:
             # Who has ended by now is left out; the others go on as it was decided.
             step = scheduler.schedule() if step is None else [s for s in step if s.status is Status.RUNNING]
         if step:
-            begun = pipeline.begin(step)
+            begun = self._last = pipeline.begin(step)
             self.stats.overlapped_steps += earlier is not None
             if self._overlap and begun.can_stay:
                 self._under_way = begun
@@ -212,6 +218,23 @@ class Engine:
         for sequence in found.ended:
             self._close_if_finished(sequence.request, found.time)
         news.update(found.news)
+
+    def moment(self) -> Moment:
+        """For who watches. Between two steps, on the thread that computes them."""
+        scheduler, stats = self._scheduler, self.stats
+        return Moment(
+            len(scheduler.running),
+            len(scheduler.waiting),
+            self._pool.free,
+            self._pool.num_blocks,
+            stats.prompt_tokens,
+            stats.generated_tokens,
+            stats.prefix_cache_query_tokens,
+            stats.prefix_cache_hit_tokens,
+            stats.preemptions,
+            stats.steps,
+            self._last if scheduler.running else None,
+        )
 
     def reset_stats(self) -> None:
         self.stats = self._scheduler.stats = EngineStats()

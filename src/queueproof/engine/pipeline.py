@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
-from queueproof.contract.errors import NumericalError
+from queueproof.contract.errors import GuideError, NumericalError
 from queueproof.engine.request import Request, Sequence, Status
 from queueproof.engine.runner import Runner
 from queueproof.engine.sampler import RowPlan, Sampler
@@ -20,9 +20,12 @@ from queueproof.kernels.ops import Draw, Drawn, RowOps
 
 @dataclass(slots=True)
 class Step:
-    """A step that was begun. plans: the rows of each of its draws; drawn: what all but the last one gave."""
+    """A step that was begun. starts: the first token row of each sequence, and their number at the end. prefills: which
+    sequences are not in decode. plans: the rows of each of its draws; drawn: what all but the last one gave."""
 
     sequences: list[Sequence]
+    starts: list[int]
+    prefills: list[int] = field(default_factory=list)
     plans: list[RowPlan] = field(default_factory=list)
     drawn: list[Drawn] = field(default_factory=list)
     last: Draw | None = None
@@ -52,12 +55,12 @@ class Pipeline:
         self._rows_at_once = rows_at_once
 
     def needs_tokens(self, sequences: list[Sequence]) -> bool:
-        """Whether this step can begin only after the one before is collected: penalties count the token under way, and
-        a step of several draws has to collect between them."""
+        """Whether this step can begin only after the one before is collected: penalties count the token under way,
+        guides follow it, and a step of several draws has to collect between them."""
         rows = len(sequences)
         for sequence in sequences:
             request = sequence.request
-            if sequence.in_flight and request.has_penalties:
+            if sequence.in_flight and request.needs_history:
                 return True
             if request.needs_prompt_logits and sequence.index == 0:
                 rows += sequence.scheduled
@@ -65,8 +68,8 @@ class Pipeline:
 
     def begin(self, sequences: list[Sequence]) -> Step:
         """Post: `computed`, `in_flight` and `draw_row` count this step as done; its guesses are taken for wrong."""
-        starts = self._runner.forward(sequences)
-        plan, step = self._plan(sequences, starts), Step(sequences)
+        step = Step(sequences, self._runner.forward(sequences))
+        plan = self._plan(step)
         for first in range(0, len(plan.rows), self._rows_at_once):
             part = plan.part(first, first + self._rows_at_once)
             draw = self._rows.draw(self._runner.logits(part.rows), self._sampler.batch(part))
@@ -95,17 +98,18 @@ class Pipeline:
                 request.first_token_time = found.time
         return found
 
-    def _plan(self, sequences: list[Sequence], starts: list[int]) -> RowPlan:
+    def _plan(self, step: Step) -> RowPlan:
         """The rows to score and to draw from: one for each sequence whose last token is computed, and for each guess."""
-        plan, stats, prefills = RowPlan(), self._scheduler.stats, 0
+        plan, stats, sequences = RowPlan(), self._scheduler.stats, step.sequences
         stats.steps += 1
         stats.largest_batch = max(stats.largest_batch, len(sequences))
-        for sequence, start in zip(sequences, starts, strict=True):
+        for i, sequence in enumerate(sequences):
+            start = step.starts[i]
             request, scheduled, guesses = sequence.request, sequence.scheduled, sequence.guesses
             length = sequence.length + sequence.in_flight
             left = length - sequence.computed - (scheduled - guesses)
             if left or scheduled - guesses > 1 or length == request.prompt_length:
-                prefills += 1
+                step.prefills.append(i)
                 stats.split_prefills += left > 0
             if request.needs_prompt_logits and sequence.index == 0:
                 _plan_scores(plan, sequence, start)
@@ -119,7 +123,7 @@ class Pipeline:
             for guess in range(1, guesses + 1):
                 plan.add(sequence, start + scheduled - guesses - 1 + guess, length + guess, guesses=guess)
             stats.guesses_proposed += guesses
-        stats.mixed_steps += 0 < prefills < len(sequences)
+        stats.mixed_steps += 0 < len(step.prefills) < len(sequences)
         return plan
 
     def _read(self, plan: RowPlan, drawn: Drawn, found: Collected) -> None:
@@ -137,8 +141,12 @@ class Pipeline:
                     sequence.in_flight -= 1
                     if not sequence.in_flight:
                         sequence.draw_row = -1
+            guide = sequence.guide
             if token < 0:
-                _fail(sequence, plan.positions[row] - 1)
+                sequence.fail(_nan_error(request, plan.positions[row] - 1))
+                found.ended.append(sequence)
+            elif guide is not None and score < 0 and not guide.accept(token):
+                sequence.fail(GuideError(f"{request.request_id} cannot go on with its JSON schema: {guide.failure}"))
                 found.ended.append(sequence)
             elif score >= 0:
                 self._note_score(request, drawn, row, token)
@@ -172,14 +180,12 @@ def _plan_scores(plan: RowPlan, sequence: Sequence, start: int) -> None:
     request.prompt_scored = max(request.prompt_scored, end + 1)
 
 
-def _fail(sequence: Sequence, position: int) -> None:
-    name = sequence.request.request_id
-    sequence.error = NumericalError(f"the model gave a NaN among the logits of position {position} of {name}")
-    sequence.finish("error")
+def _nan_error(request: Request, position: int) -> NumericalError:
+    return NumericalError(f"the model gave a NaN among the logits of position {position} of {request.request_id}")
 
 
 def _stop_if_due(sequence: Sequence, token: int) -> bool:
-    """Ends the answer if its newest token does: an end token, a stop string, or the last one allowed."""
+    """Ends the answer if its newest token does: an end token, a stop string, the end of its guide, or the last one allowed."""
     request = sequence.request
     may_stop = sequence.length - request.prompt_length > request.params.min_tokens
     stream = sequence.stream
@@ -191,6 +197,8 @@ def _stop_if_due(sequence: Sequence, token: int) -> bool:
     found = stream.push(token, may_stop) if stream is not None else None
     if found is not None:
         sequence.finish("stop", found)
+    elif sequence.guide is not None and sequence.guide.complete:
+        sequence.finish("stop")
     elif sequence.length == sequence.answer_end:
         sequence.finish("length")
     else:

@@ -26,11 +26,24 @@ class Tokenizer(Protocol):
         """SHA-256, hex, of the vocabulary and its rules."""
         ...
 
-    def encode(self, text: str) -> list[int]:
-        """Token ids of a plain prompt, with the special tokens that the model expects around one."""
+    @property
+    def vocab_size(self) -> int:
+        """One more than its largest token id; the model may have more."""
+        ...
+
+    def encode(self, text: str, add_bos: bool | None = None) -> list[int]:
+        """Token ids of plain text. add_bos: None puts before it what the model expects before a prompt, False nothing."""
         ...
 
     def decode(self, ids: Iterable[int], skip_special_tokens: bool = True) -> str: ...
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The bytes that a token stands for, those of a special token being its text; none for an id that is none."""
+        ...
+
+    def is_control(self, token_id: int) -> bool:
+        """Whether it is no piece of text: an end token, a role of the chat template, a tag."""
+        ...
 
     def stream(self, skip_special_tokens: bool = True) -> StreamDecoder: ...
 

@@ -9,6 +9,7 @@ from queueproof.contract.errors import CannotTell, InvalidParameter, RequestTooL
 from queueproof.contract.receipt import Receipt, ReceiptModel
 from queueproof.contract.verdict import Answer, Replayer, Verdict, judge, plan
 from queueproof.engine.engine import Engine
+from queueproof.engine.guide import library
 from queueproof.engine.llm import LLM
 from queueproof.engine.prompts import TokensPrompt
 from queueproof.engine.protocols import LoadedModel
@@ -22,7 +23,7 @@ def receipt_model(model: LoadedModel) -> ReceiptModel:
 
 def replayer_of(engine: Engine) -> Replayer:
     """What this engine can say about receipts."""
-    return Replayer(receipt_model(engine.model), engine.arithmetic, engine.model.backend.family)
+    return Replayer(receipt_model(engine.model), engine.arithmetic, engine.model.backend.family, library())
 
 
 def replay(llm: LLM, receipt: Receipt, prompt_token_ids: Sequence[int] | None = None) -> Verdict:

@@ -8,6 +8,7 @@ from enum import Enum
 import numpy as np
 
 from queueproof.contract.errors import QueueproofError
+from queueproof.engine.guide import Guide
 from queueproof.engine.outputs import (
     AnswerState,
     CompletionOutput,
@@ -44,6 +45,7 @@ class Sequence:
     of runner and sampler while it is running, else -1.
     hashes: chain of whole blocks of known tokens, as far as computed. published: blocks offered to the index.
     scheduled, guesses: tokens of the newest step, the last `guesses` of them are guesses; `accepted` were right.
+    guide: what the answer has to follow, if there is such a thing.
     top: how many of the best tokens to report at each position; -1: not even the rank.
     """
 
@@ -57,6 +59,7 @@ class Sequence:
         "error",
         "finish_reason",
         "guesses",
+        "guide",
         "hashes",
         "in_flight",
         "index",
@@ -79,7 +82,7 @@ class Sequence:
         "was_admitted",
     )
 
-    def __init__(self, request: Request, index: int, stream: TextStream | None) -> None:
+    def __init__(self, request: Request, index: int, stream: TextStream | None, guide: Guide | None = None) -> None:
         prompt = request.prompt_token_ids
         self.request, self.index = request, index
         self.seed = (request.seed + index) & MAX_SEED
@@ -99,7 +102,7 @@ class Sequence:
         self.lse_values: F32 = np.empty(room, np.float32)
         self.logprobs: list[PositionLogprobs] | None = None if request.params.logprobs is None else []
         self.top = -1 if request.params.logprobs is None else request.params.logprobs
-        self.stream = stream
+        self.stream, self.guide = stream, guide
         self.sent_text = 0
         self.finish_reason: FinishReason | None = None
         self.stop_reason: int | str | None = None
@@ -138,12 +141,16 @@ class Sequence:
 
     def finish(self, reason: FinishReason, stop_reason: int | str | None = None) -> None:
         """Ends the answer, once; a stop string that only the last character completes still counts."""
-        self.status = Status.FINISHED
+        self.status, self.guide = Status.FINISHED, None
         if self.stream is not None:
             found = self.stream.finish(self.answer_length > self.request.params.min_tokens)
             if found is not None and reason == "length":
                 reason, stop_reason = "stop", found
         self.finish_reason, self.stop_reason = reason, stop_reason
+
+    def fail(self, error: QueueproofError) -> None:
+        self.error = error
+        self.finish("error")
 
     def state(self) -> AnswerState:
         text = "" if self.stream is None else self.stream.settled()
@@ -174,8 +181,8 @@ class Sequence:
 class Request:
     """A checked request. seed and max_tokens are the ones in use, stop_ids those that end an answer.
 
-    edits: whether logits may be changed before a token is drawn. prompt_scored: as prompt_logprobs will be long when the
-    steps under way have ended.
+    edits: whether single logits may be changed before a token is drawn. needs_history: whether what may be drawn depends on
+    the tokens before. prompt_scored: as prompt_logprobs will be long when the steps under way have ended.
     """
 
     def __init__(
@@ -202,7 +209,7 @@ class Request:
         if params.prompt_logprobs is not None:
             self.prompt_logprobs = [None]
         self.prompt_scored = 1  # the first token has no log-probability
-        self.has_penalties = params.has_penalties
+        self.needs_history = params.has_penalties or params.guide is not None
         self.edits = params.has_penalties or params.logit_bias is not None or params.min_tokens > 0
         self.num_cached_tokens = 0
         self.arrival_time = time.monotonic()

@@ -20,7 +20,7 @@ class Runner:
         self._row_filled = [0] * limits.max_seqs
 
     def forward(self, step: list[Sequence]) -> list[int]:
-        """Begins to compute what is scheduled. Returns the first token row of each sequence."""
+        """Begins to compute what is scheduled. Returns the first token row of each sequence, and the number of rows."""
         size = self.limits.block_size
         rows = np.array([sequence.row for sequence in step])
         firsts = np.array([sequence.computed for sequence in step], np.int32)
@@ -37,8 +37,8 @@ class Runner:
         slots = self._tables[owners, positions // size].astype(np.int64) * size + positions % size
         token_ids = np.empty(total, np.int32)
         token_ids[starts] = [sequence.last_token for sequence in step]
-        at: list[int] = starts.tolist()
-        for sequence, start in zip(step, at, strict=True):
+        at: list[int] = query_start.tolist()
+        for sequence, start in zip(step, at, strict=False):
             n, first = sequence.scheduled, sequence.computed
             if n > 1 or first + 1 < sequence.length:  # else it is the last token
                 token_ids[start : start + n] = sequence.tokens[first : first + n]

@@ -1,7 +1,7 @@
 """What the kernels are asked to draw, and what their answers mean (docs/arithmetic.md, section 6).
 
 Log-probabilities are the model's own. Penalties, bias and bans are edits of single logits; kernels apply them to what is
-drawn from, not to what is reported.
+drawn from, not to what is reported; so are the masks of guides.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from queueproof.engine.outputs import Logprob, PositionLogprobs
 from queueproof.engine.protocols import Tokenizer
 from queueproof.engine.request import Sequence
-from queueproof.kernels.ops import F32, I32, DrawBatch, Drawn, Edits
+from queueproof.kernels.ops import F32, I32, DrawBatch, Drawn, Edits, Masks
 
 I64 = NDArray[np.int64]
 _NO_IDS = np.empty(0, np.int64)
@@ -83,6 +83,7 @@ class Sampler:
             position=np.array(plan.positions, np.int64),
             top=None if top < 0 else min(top, self._vocab_size),
             edits=self._edits(plan),
+            masks=self._masks(plan),
         )
 
     def position_logprobs(self, drawn: Drawn, row: int, token: int, most: int, decode: bool) -> PositionLogprobs:
@@ -118,6 +119,18 @@ class Sampler:
             np.concatenate(part) for part in zip(*found, strict=True)
         )
         return Edits(rows.astype(np.int32), ids.astype(np.int32), bias, repetition, frequency, presence, banned)
+
+
+    def _masks(self, plan: RowPlan) -> Masks | None:
+        rows, allowed = [], []
+        for row, sequence in enumerate(plan.owners):
+            if sequence.guide is not None and plan.scores[row] < 0:
+                known = sequence.length
+                mask = sequence.guide.mask(sequence.tokens[known : known + plan.guesses[row]].tolist())
+                if mask is not None:
+                    rows.append(row)
+                    allowed.append(mask)
+        return Masks(np.array(rows, np.int32), np.stack(allowed)) if rows else None
 
 
 def _changes(sequence: Sequence, position: int) -> tuple[I64, F32, F32, F32, F32, NDArray[np.bool_]]:

@@ -29,6 +29,8 @@ class SamplingParams:
     stop_token_ids: ids that end the answer. ignore_eos: the model's own end tokens do not.
     max_tokens: None means up to the context. min_tokens: nothing ends the answer before so many tokens.
     logprobs, prompt_logprobs: how many of the best tokens to report at each position, beside the chosen one.
+    guide: the text of a JSON schema that the answer follows, or "json" for any JSON object. The schema says where the answer
+    ends, so neither ignore_eos nor min_tokens goes with it.
     skip_special_tokens, detokenize: about the text only; detokenize=False leaves it empty.
     """
 
@@ -52,6 +54,7 @@ class SamplingParams:
     prompt_logprobs: int | None = None
     skip_special_tokens: bool = True
     detokenize: bool = True
+    guide: str | None = None
 
     def __new__(cls, *args: Any, **options: Any) -> SamplingParams:
         # Before the generated __init__, whose TypeError would not name what there is.
@@ -89,6 +92,8 @@ class SamplingParams:
             raise InvalidParameter(
                 "detokenize", False, "stop strings need the text; leave out stop or detokenize=False"
             )
+
+        self._check_guide()
 
     @property
     def stops(self) -> tuple[str, ...]:
@@ -146,6 +151,15 @@ class SamplingParams:
                 raise InvalidParameter("logit_bias", self.logit_bias, allowed)
             checked[as_integer("logit_bias", key, allowed, 0)] = number
         return checked or None
+
+    def _check_guide(self) -> None:
+        if self.guide is None:
+            return
+        if not isinstance(self.guide, str) or not self.guide:
+            raise InvalidParameter("guide", self.guide, 'it must be the text of a JSON schema, or "json"')
+        for name in ("ignore_eos", "min_tokens"):
+            if getattr(self, name):
+                raise InvalidParameter(name, getattr(self, name), "a guide says itself where the answer ends")
 
     def _checked_stop(self) -> tuple[str, ...]:
         allowed = "it must be a string that is not empty, or several of them"

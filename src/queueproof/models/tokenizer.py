@@ -30,6 +30,7 @@ class Tokenizer:
         self.bos_id, self.eos_ids, self.chat_template = bos_id, eos_ids, chat_template
         self.prefix = spec.prefix
         self.control = ControlTokens(spec.control)
+        self._control_ids = frozenset(token.id for token in self.control.tokens)
         self.vocabulary = Vocabulary(spec)
         plain = json.dumps(spec.plain, ensure_ascii=False)
         self._plain = _build(plain, spec.source)
@@ -43,6 +44,13 @@ class Tokenizer:
     def vocab_size(self) -> int:
         """One more than the largest token id."""
         return self.vocabulary.size
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The bytes that a token stands for, those of a control token being its text; none for an id that is none."""
+        return self.vocabulary.token_bytes(token_id)
+
+    def is_control(self, token_id: int) -> bool:
+        return token_id in self._control_ids
 
     def encode(self, text: str, add_bos: bool | None = None) -> list[int]:
         """Token ids of a plain prompt.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, SupportsIndex
 
 from queueproof.contract.load import Load as Load
 from queueproof.contract.load import Member as Member
@@ -38,12 +38,12 @@ class Choice(Protocol):
     @property
     def logprobs(self) -> Sequence[Mapping[int, Logprob]] | None: ...
     @property
-    def logprob_bits(self) -> Sequence[int]:
+    def logprob_bits(self) -> Iterable[SupportsIndex]:
         """f32 bits as u32, one for each token."""
         ...
 
     @property
-    def lse_bits(self) -> Sequence[int]: ...
+    def lse_bits(self) -> Iterable[SupportsIndex]: ...
     @property
     def seed(self) -> int: ...
     @property
@@ -166,7 +166,7 @@ class ServedEngine(Protocol):
 
     def params(self, **options: Any) -> Params:
         """SamplingParams(**options), and `guide`: the text of a JSON schema that the answer must follow, "json" for any
-        JSON. Raises UsageError."""
+        JSON object. Raises UsageError."""
         ...
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]: ...

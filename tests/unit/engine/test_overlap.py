@@ -72,14 +72,14 @@ def test_an_engine_that_does_not_wait_for_penalties_is_caught(monkeypatch: pytes
 
     def hasty(self: Pipeline, sequences: list[Sequence]) -> bool:
         penalised = [s.request for s in sequences]
-        kept = [request.has_penalties for request in penalised]
+        kept = [request.needs_history for request in penalised]
         for request in penalised:
-            request.has_penalties = False
+            request.needs_history = False
         try:
             return real(self, sequences)
         finally:
             for request, was in zip(penalised, kept, strict=True):
-                request.has_penalties = was
+                request.needs_history = was
 
     monkeypatch.setattr(Pipeline, "needs_tokens", hasty)
     assert search(range(20), late_model()).differences
@@ -270,5 +270,5 @@ def test_streams(eager: bool) -> None:
     assert same([outputs[-1] for outputs in streams], synchronous(*([i] * 20 for i in (1, 2, 3))))
     for outputs in streams:
         lengths = [len(output.outputs[0].token_ids) for output in outputs]
-        assert lengths == list(range(1, 13))
+        assert lengths == sorted(set(lengths)) and lengths[-1] == 12
         assert "".join(o.outputs[0].delta_text for o in outputs) == outputs[-1].outputs[0].text
