@@ -28,6 +28,7 @@ from tests.support.receipts import a_receipt
 from tests.support.replays import receipt_of
 from tests.support.serving import Live, live
 
+DOCS = Path(__file__).parents[3] / "docs"
 PARAMS = SamplingParams(max_tokens=12, temperature=0.9, seed=5, ignore_eos=True)
 
 
@@ -215,6 +216,19 @@ def test_a_model_from_a_file_with_other_threads(tmp_path: Path, model_file: Path
     assert result.exit_code == 1
     elsewhere = replay(tmp_path / "r.json")
     assert elsewhere.exit_code == 3 and "'tiny.gguf' is not here" in elsewhere.stdout
+
+
+@pytest.mark.slow
+def test_the_example_of_the_documentation(tmp_path: Path) -> None:
+    """The model that is named there, and the output that is printed there."""
+    text, example = (DOCS / "receipts.md").read_text(), DOCS / "receipt.example.json"
+    result = replay(example)
+    assert (result.exit_code, result.stdout) == (0, "same: 16 tokens of smollm2-135m, portable, ieee/1\n")
+    assert f"queueproof replay docs/receipt.example.json\n{result.stdout}```" in text
+    honest = read_document(example.read_bytes()).receipt
+    lie = with_id(dataclasses.replace(honest, sampling=dataclasses.replace(honest.sampling, seed="8")))
+    different = replay(written(tmp_path / "lie.json", lie))
+    assert different.exit_code == 1 and different.stdout in text
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import struct
 from dataclasses import replace
 from pathlib import Path
@@ -196,6 +197,21 @@ def test_bits_survive_the_receipt(words: list[int], rng: Any) -> None:
     assert read.answer.lse_bits is not None and hex_to_bits(read.answer.lse_bits) == tuple(lse)
     assert hex_to_bits(bits_to_hex(words)) == tuple(words)
     assert prompt_digest(words) == hashlib.sha256(struct.pack(f"<{len(words)}I", *words)).hexdigest()
+
+
+def test_the_example_of_the_documentation_holds_together() -> None:
+    text = (ROOT / "docs" / "receipt.example.json").read_text()
+    assert read_document(text).receipt.to_json() + "\n" == text
+    (snippet,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "receipts.md").read_text(), re.DOTALL)
+    exec(snippet.replace("docs/receipt.example.json", str(ROOT / "docs" / "receipt.example.json")), {})
+
+
+def test_every_field_is_in_the_documentation() -> None:
+    text = (ROOT / "docs" / "receipts.md").read_text()
+    for path in {tuple(key for key in path if isinstance(key, str)) for path in leaves(json.loads(FULL.to_json()))}:
+        name = ".".join(path)
+        if path[0] != "sampling":  # those of SamplingParams are named there
+            assert f"`{name}`" in text or name == "answer.finish_reason", name
 
 
 def test_the_published_schema_is_current() -> None:
