@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 import unicodedata
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queueproof.contract.errors import InvalidParameter, UnsupportedModel
+from queueproof.models import tokenizer as tokenizer_module
 from queueproof.models.fields import Fields
 from queueproof.models.tokenizer import Tokenizer
 from queueproof.models.tokenizer_gguf import PRE_TOKENIZERS, read_gguf_tokenizer
@@ -184,6 +187,27 @@ def test_a_post_processor_that_begins_or_ends_a_prompt(tmp_path: Path) -> None:
     library.save(str(path))
     with pytest.raises(UnsupportedModel, match="ends every prompt"):
         read_hf(tmp_path, 0)
+
+
+@pytest.mark.parametrize("tokenizer", [byte_level(), byte_level(pre="qwen2"), sentencepiece()])
+def test_long_texts_have_the_ids_of_the_same_rules(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    short = [tokenizer.encode(text) for text in TEXTS]
+    monkeypatch.setattr(tokenizer_module, "_LONG_TEXT", 0)
+    assert [tokenizer.encode(text) for text in TEXTS] == short
+
+
+def test_other_threads_run_while_a_long_text_is_encoded() -> None:
+    """One long prompt must not stop the streams of a server."""
+    tokenizer = byte_level()
+    thread = threading.Thread(target=tokenizer.encode, args=("a" * 600_000,))
+    start = last = time.perf_counter()
+    longest = 0.0
+    thread.start()
+    while thread.is_alive():
+        time.sleep(0.001)
+        now = time.perf_counter()
+        longest, last = max(longest, now - last), now
+    assert longest < (last - start) / 2
 
 
 def test_half_a_surrogate_pair_is_refused() -> None:
