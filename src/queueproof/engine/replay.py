@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 
-from queueproof.contract.errors import CannotTell, InvalidParameter, RequestTooLong
+from queueproof.contract.errors import CannotTell, UsageError
 from queueproof.contract.receipt import Receipt, ReceiptModel
 from queueproof.contract.verdict import Answer, Replayer, Verdict, judge, plan
 from queueproof.engine.engine import Engine
@@ -41,7 +41,7 @@ def replay(llm: LLM, receipt: Receipt, prompt_token_ids: Sequence[int] | None = 
         (output,) = llm.generate(prompt, params)
     except CannotTell as error:
         return Verdict.unknown(str(error))
-    except (InvalidParameter, RequestTooLong) as error:
+    except UsageError as error:
         return Verdict.unknown(f"the request of the receipt cannot be served here: {error}")
     decode = llm.engine.model.tokenizer.decode
     verdict = judge(receipt, Answer.of(output.outputs[0]), replayer)

@@ -11,6 +11,7 @@ import pytest
 
 from queueproof.contract.receipt import ReceiptAnswer, read_document, with_id
 from queueproof.contract.verdict import Outcome, What
+from queueproof.engine.guide import library
 from queueproof.engine.llm import LLM
 from queueproof.engine.replay import receipt_model, replay
 from queueproof.engine.sampling_params import SamplingParams
@@ -155,3 +156,26 @@ def test_a_difference_in_best_effort_proves_nothing() -> None:
         verdict = replay(llm, receipt)
     assert verdict.outcome is Outcome.UNKNOWN and verdict.difference is not None
     assert "proves nothing" in (verdict.reason or "")
+
+
+def test_a_guided_answer_is_guided_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("llguidance")
+    pieces = {i + 1: text.encode() for i, text in enumerate('{}":, 0123456789ab')}
+    model = load_fake(eos_ids=(0,), pieces=pieces)
+    schema = '{"type": "object", "properties": {"a": {"enum": [1, 22]}}, "required": ["a"], "additionalProperties": false}'
+    params = SamplingParams(max_tokens=60, temperature=1.0, guide=schema, seed=1)
+    with LLM(model, max_num_seqs=4) as llm:
+        outputs = llm.generate([[1, 2, 3], [4, 5, 6], [7, 8]], params)
+        made = [receipt_of(llm, output, params) for output in outputs]
+        receipts = [
+            with_id(dataclasses.replace(r, sampling=dataclasses.replace(r.sampling, guide_library=library())))
+            for r in made
+        ]
+    assert all(receipt.answer.finish_reason == "stop" for receipt in receipts)
+    with LLM(model, max_num_seqs=1) as llm:
+        assert all(replay(llm, receipt).outcome is Outcome.SAME for receipt in receipts)
+        other = with_id(dataclasses.replace(made[0], sampling=dataclasses.replace(made[0].sampling, guide='{"const": 9}')))
+        verdict = replay(llm, other)
+        assert verdict.outcome is Outcome.UNKNOWN and "may allow other tokens" in (verdict.reason or "")
+        monkeypatch.setattr("queueproof.engine.replay.library", lambda: None)
+        assert "not installed here" in (replay(llm, receipts[0]).reason or "")
