@@ -85,7 +85,7 @@ class ReceiptStore:
         self,
         path: Path | None,
         bounds: Bounds | None = None,
-        max_pending: int = 256,
+        max_pending: int = 64,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.path, self._bounds, self._clock = path, bounds or Bounds(), clock

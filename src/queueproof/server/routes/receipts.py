@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import secrets
 import time
@@ -18,7 +19,7 @@ from starlette.routing import BaseRoute, Route
 from queueproof.contract import codec
 from queueproof.contract.errors import CannotTell, ContractError, RequestTooLong, UsageError
 from queueproof.contract.receipt import Receipt, ReceiptDocument, is_receipt_id, read_document
-from queueproof.contract.verdict import Answer, Replayer, Verdict, judge, plan
+from queueproof.contract.verdict import Answer, Outcome, Replayer, Verdict, judge, plan
 from queueproof.server.body import read_object
 from queueproof.server.errors import ApiError, bad_request, brief
 from queueproof.server.jsonio import JsonResponse
@@ -28,6 +29,7 @@ from queueproof.server.protocol import Choice, ServedEngine
 from queueproof.server.receipts.store import ReceiptStore
 from queueproof.server.state import AppState, owner_of, state_of
 
+_log = logging.getLogger("queueproof.server")
 MOST_LISTED = 100
 _USUALLY_LISTED = 20
 _NO_STORE = {"Cache-Control": "no-store"}
@@ -100,6 +102,9 @@ class ReceiptRoutes:
         finally:
             self._replays -= 1
         state.extensions.replayed(verdict.outcome.value)
+        if verdict.outcome is Outcome.DIFFERENT:
+            assert verdict.difference is not None
+            _log.warning("receipt %s is different at step %s", receipt.handle, verdict.difference.step)
         if computed:
             await self._store.record(receipt.id, verdict.outcome.value)
         return JsonResponse(
