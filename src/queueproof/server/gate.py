@@ -61,6 +61,7 @@ class Gate:
             await send(message)
 
         try:
+            _check_length(headers)
             self._admit(scope, headers, mine)
             await self._app(scope, receive, send_with_id)
         except ClientDisconnect:
@@ -109,6 +110,18 @@ class Gate:
             time.monotonic() - mine.arrival,
             client[0] if client else "",
             mine.error,
+        )
+
+
+def _check_length(headers: Headers) -> None:
+    """A body whose end two headers put in two places (RFC 9112, section 6.3): a proxy may have believed the other one, and
+    have taken for a body what would be read as the next request here."""
+    if "transfer-encoding" in headers and "content-length" in headers:
+        raise ApiError(
+            400,
+            "ambiguous_length",
+            "the request has Transfer-Encoding and Content-Length; send one of them",
+            headers={"Connection": "close"},
         )
 
 
