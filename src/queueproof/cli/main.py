@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from queueproof import __version__
-from queueproof.cli import bench, demo, doctor, generate, keys, model, replay
+from queueproof.cli import bench, demo, doctor, generate, keys, model, replay, serve
 from queueproof.cli.exits import ExitCode, out
 
 app = typer.Typer(
@@ -21,6 +21,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("demo")(demo.command)
+app.command("serve")(serve.command)
 app.command("generate")(generate.command)
 app.command("replay")(replay.command)
 app.command("doctor")(doctor.command)

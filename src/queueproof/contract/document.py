@@ -29,10 +29,15 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """What a class costs: its tokens/s divided by those of best-effort (1.0 is free), and where that was measured."""
+    """What a class costs: its tokens/s divided by those of best-effort (1.0 is free), and where that was measured.
+
+    tokens_per_s: of all users together. tpot_ms: from one token of a user to the next, the median.
+    """
 
     throughput_ratio: float
     measured_on: str
+    tokens_per_s: float | None = None
+    tpot_ms: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +82,10 @@ class ContractDocument:
                     f"class {offer.class_.value!r} is the axes [{', '.join(a for a in Axis if a in offer.class_.axes)}], "
                     f"the document says [{', '.join(offer.axes)}]"
                 )
-            if offer.price is not None and offer.price.throughput_ratio <= 0:
-                raise ContractError(f"price of {offer.class_.value!r}: throughput_ratio must be above 0")
+            for name in ("throughput_ratio", "tokens_per_s", "tpot_ms"):
+                value = None if offer.price is None else getattr(offer.price, name)
+                if value is not None and value <= 0:
+                    raise ContractError(f"price of {offer.class_.value!r}: {name} must be above 0")
         both = {o.class_ for o in self.offers} & {r.class_ for r in self.refused}
         if both:
             raise ContractError(f"classes both offered and refused: {', '.join(sorted(both))}")

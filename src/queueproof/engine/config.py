@@ -35,6 +35,7 @@ class EngineConfig:
     (`Backend.defaults`).
     kv_cache_memory (bytes) or num_blocks: the size of the KV cache. Without either: room for max_num_seqs full
     sequences, as far as the device has memory for it; on the CPU at most 4 GiB and a quarter of what is free.
+    kv_cache_share: of what the device has memory for, where none of these is given and other engines live on it.
     async_scheduling: begin a step before the tokens of the one before are known, where the device allows it.
     policy: who is admitted next, "fcfs", "random" (with policy_seed) or "longest-first".
     num_speculative_tokens: most tokens that are guessed from earlier text and verified in one step; 0 switches it off.
@@ -49,6 +50,7 @@ class EngineConfig:
     block_size: int | None = None
     kv_cache_memory: int | None = None
     num_blocks: int | None = None
+    kv_cache_share: float = 1.0
     enable_prefix_caching: bool = True
     async_scheduling: bool = True
     policy: str = "fcfs"
@@ -87,6 +89,9 @@ class EngineConfig:
         for name in ("enable_prefix_caching", "async_scheduling"):
             if not isinstance(getattr(self, name), bool):
                 raise InvalidParameter(name, getattr(self, name), "it must be True or False")
+        share = self.kv_cache_share
+        if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1:
+            raise InvalidParameter("kv_cache_share", share, "it must be a number above 0, up to 1")
         if self.policy not in POLICIES:
             raise InvalidParameter("policy", self.policy, f"it must be one of {', '.join(POLICIES)}")
         self._integer("policy_seed", 0, "it must be an integer from 0 to 2^64 - 1", MAX_SEED)
@@ -126,7 +131,8 @@ def limits_of(config: EngineConfig, model: LoadedModel) -> Limits:
                 f"{block_bytes} bytes; give more memory or a smaller block_size"
             )
     else:
-        num_blocks = max(1, min(seqs * blocks_each, defaults.kv_cache_memory // block_bytes, MOST_BLOCKS))
+        memory = int(defaults.kv_cache_memory * config.kv_cache_share)
+        num_blocks = max(1, min(seqs * blocks_each, memory // block_bytes, MOST_BLOCKS))
     rows = seqs * (1 + config.num_speculative_tokens)
     # A step that is drawn in one piece can overlap with the next one.
     most_rows = max(_LOGIT_ROWS, seqs) if backend.asynchronous else _LOGIT_ROWS

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import platform
 from importlib import import_module
+from pathlib import Path
 
 from queueproof.contract.errors import InvalidParameter, UnsupportedArithmetic, UnsupportedDevice
 from queueproof.kernels.ops import Backend
@@ -29,6 +31,19 @@ def arithmetics_on(device: str) -> tuple[str, ...]:
 def default_arithmetic(device: str) -> str:
     """What is computed with where nothing else is asked for: `ieee/1` on "cpu", `tensorcore/1` on "cuda"."""
     return arithmetics_on(device)[0]
+
+
+def machine(device: str) -> str:
+    """What a device is called, for people. Raises UnsupportedDevice where there is none."""
+    if device == "cuda":
+        name: str = import_module("queueproof.kernels.triton.card").find_card().name
+        return name
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    found = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+    return found or platform.processor() or platform.machine()
 
 
 def backend(arithmetic: str | None, device: str = "cpu") -> Backend:

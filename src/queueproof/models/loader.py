@@ -109,7 +109,7 @@ def load_model(
             f"{path}: the tokenizer has {tokenizer.vocab_size} ids, the model {config.vocab_size}; "
             "tokenizer and weights do not belong together"
         )
-    return LoadedModel(config, forward, tokenizer, _name(ref), backend, max_len or config.max_position, parts.files)
+    return LoadedModel(config, forward, tokenizer, name_of(ref), backend, max_len or config.max_position, parts.files)
 
 
 def _dtype_choice(dtype: str) -> DtypeChoice:
@@ -150,7 +150,7 @@ def _special_texts(parts: _Parts, config: ModelConfig) -> dict[str, str]:
     return {name: texts[i] for name, i in ids.items() if i is not None and i in texts} | parts.special_texts
 
 
-def _name(ref: str | PathLike[str]) -> str:
+def name_of(ref: str | PathLike[str]) -> str:
     """What the model is called in answers: the name or id as given, or the last part of a path."""
     text = fspath(ref)
     path = Path(text)

@@ -28,7 +28,7 @@ def document() -> ContractDocument:
         model=Model("smollm2-135m", "bfloat16", sha256="ab" * 32),
         device="cpu",
         offers=(
-            Offer.of(PORTABLE, "ieee/1", Price(0.97, "2-core AMD EPYC")),
+            Offer.of(PORTABLE, "ieee/1", Price(0.97, "2-core AMD EPYC", 81.5, 12.25)),
             Offer.of(BEST_EFFORT, "vendor"),
         ),
     )

@@ -27,6 +27,7 @@ from tests.support.late_backend import load_late
         ("block_size", [0, 8, 17, 24, 1 << 24]),
         ("kv_cache_memory", [0, -1, 1e9]),
         ("num_blocks", [0, -1, True, 1 << 31]),
+        ("kv_cache_share", [0, -0.5, 1.01, float("nan"), True, "half"]),
         ("enable_prefix_caching", [1, None]),
         ("async_scheduling", [1, None]),
         ("policy", ["lifo", None, 3]),
@@ -48,6 +49,14 @@ def test_an_unknown_option_is_an_error_that_names_the_known_ones() -> None:
 def test_one_way_to_say_the_size_of_the_cache() -> None:
     with pytest.raises(InvalidParameter, match="not both"):
         EngineConfig(num_blocks=4, kv_cache_memory=1 << 20)
+
+
+def test_a_share_of_the_memory() -> None:
+    model = load_fake()
+    per_block = model.backend.kv_bytes_per_token(model.forward.kv_shape) * 16
+    model.backend.defaults = lambda: Defaults(64, 512, 16, per_block * 100)  # type: ignore[method-assign]
+    for share, blocks in ((1.0, 100), (0.5, 50), (1e-9, 1)):
+        assert limits_of(EngineConfig(kv_cache_share=share), model).num_blocks == blocks
 
 
 def test_the_cache_in_bytes() -> None:
