@@ -51,7 +51,7 @@ def test_json_round_trip(document: ContractDocument) -> None:
 
 def test_a_whole_number_is_a_price(document: ContractDocument) -> None:
     read = ContractDocument.from_json(changed(document, "offers", 0, "price", "throughput_ratio", value=1))
-    assert read.offers[0].price == Price(1.0, "2-core AMD EPYC")
+    assert read.offers[0].price == Price(1.0, "2-core AMD EPYC", 81.5, 12.25)
 
 
 @pytest.mark.parametrize(
@@ -64,6 +64,7 @@ def test_a_whole_number_is_a_price(document: ContractDocument) -> None:
         (("offers", 0, "axes"), ["neighbours"], "the document says"),
         (("offers", 1, "axes"), ["neighbours"], "the document says"),
         (("offers", 0, "price", "throughput_ratio"), 0, "above 0"),
+        (("offers", 0, "price", "tpot_ms"), 0, "tpot_ms must be above 0"),
         (("offers", 0, "price", "throughput_ratio"), True, "must be a number"),
         (("offers", 0, "price", "throughput_ratio"), "1", "must be a number"),
         (("model",), "smollm2", "model must be an object"),
