@@ -19,7 +19,7 @@ from queueproof.contract.classes import DeterminismClass, arithmetic_class
 from queueproof.contract.document import ContractDocument, Model, Offer
 from queueproof.contract.errors import EngineError, InvalidParameter, NumericalError, RequestTooLong, UsageError
 from queueproof.contract.receipt import ReceiptModel
-from queueproof.engine.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput
+from queueproof.engine.outputs import CompletionOutput, FinishReason, Logprob, RequestMetrics, RequestOutput
 from queueproof.engine.sampling_params import SamplingParams
 from queueproof.server.protocol import Load, Member, Params
 
@@ -162,7 +162,7 @@ class FakeEngine:
                 await self.hold.wait()
             await asyncio.sleep(self.step)
             self.steps += 1
-            choices = [_choice(self, params, seed, i, a, made) for i, a in enumerate(answers)]
+            choices = [_choice(self, seed, i, a, made) for i, a in enumerate(answers)]
             if failure is not None and made >= self.fail_after:
                 if failure == "dead":
                     self.running = False
@@ -187,13 +187,29 @@ class FakeEngine:
                 return
 
 
-@dataclass(frozen=True, slots=True)
 class _Answer:
-    ids: list[int]
-    finish_reason: str
-    stop_reason: str | int | None
-    end: int
-    """Bytes of its text."""
+    """A whole answer. end: bytes of its text. What outputs show of it is made once."""
+
+    def __init__(
+        self,
+        params: SamplingParams,
+        ids: list[int],
+        finish_reason: FinishReason,
+        stop_reason: str | int | None,
+        end: int,
+    ) -> None:
+        self.ids, self.finish_reason, self.stop_reason, self.end = ids, finish_reason, stop_reason, end
+        self.data = bytes(t for t in ids[:end] if t < 256)
+        self.bits = np.array([chosen_logprob(t) for t in ids], np.float32).view(np.uint32)
+        self.logprobs = None if params.logprobs is None else [position_logprobs(t, params.logprobs) for t in ids]
+        # What could be a part of a stop string is held back, as the real engine does.
+        self._held = max((len(s) - 1 for s in params.stops), default=0)
+
+    def text(self, count: int) -> str:
+        if count >= len(self.ids):
+            return self.data.decode("utf-8", "replace")
+        shown = self.data[: max(count, 0)].decode("utf-8", "ignore")
+        return shown[: len(shown) - self._held] if self._held else shown
 
 
 def _answer(engine: FakeEngine, seen: Seen, index: int, seed: int) -> _Answer:
@@ -210,39 +226,28 @@ def _answer(engine: FakeEngine, seen: Seen, index: int, seed: int) -> _Answer:
             continue
         if token == EOS or token in params.stop_ids:
             reason = None if token == EOS else token
-            return _Answer(ids[: position + 1], "stop", reason, position)
-        text = bytes(t for t in ids[: position + 1] if t < 256)
+            return _Answer(params, ids[: position + 1], "stop", reason, position)
         for stop in params.stops:
+            text = bytes(t for t in ids[: position + 1] if t < 256)
             if text.endswith(stop.encode()):
                 end = len(text) - (0 if params.include_stop_str_in_output else len(stop.encode()))
-                return _Answer(ids[: position + 1], "stop", stop, end)
-    return _Answer(ids, "length", None, len(ids))
+                return _Answer(params, ids[: position + 1], "stop", stop, end)
+    return _Answer(params, ids, "length", None, len(ids))
 
 
-def _choice(
-    engine: FakeEngine, params: SamplingParams, seed: int, index: int, answer: _Answer, made: int
-) -> CompletionOutput:
-    def text(count: int) -> str:
-        finished = count >= len(answer.ids)
-        data = bytes(t for t in answer.ids[: min(count, answer.end)] if t < 256)
-        shown = data.decode("utf-8", "replace") if finished else data.decode("utf-8", "ignore")
-        # What could be a part of a stop string is held back, as the real engine does.
-        held = 0 if finished else max((len(s) - 1 for s in params.stops), default=0)
-        return shown[: len(shown) - held] if held else shown
-
-    ids = answer.ids[:made]
+def _choice(engine: FakeEngine, seed: int, index: int, answer: _Answer, made: int) -> CompletionOutput:
     finished = made >= len(answer.ids)
-    bits = np.array([chosen_logprob(t) for t in ids], np.float32).view(np.uint32)
+    text, before = answer.text(made), answer.text(made - engine.tokens_per_output)
     return CompletionOutput(
         index=index,
-        text=text(made),
-        delta_text=text(made)[len(text(made - engine.tokens_per_output)) :],
-        token_ids=ids,
-        logprobs=None if params.logprobs is None else [position_logprobs(t, params.logprobs) for t in ids],
-        logprob_bits=bits,
-        lse_bits=bits,
+        text=text,
+        delta_text=text[len(before) :],
+        token_ids=answer.ids[:made],
+        logprobs=None if answer.logprobs is None else answer.logprobs[:made],
+        logprob_bits=answer.bits[:made],
+        lse_bits=answer.bits[:made],
         seed=(seed + index) % (1 << 64),
-        finish_reason=answer.finish_reason if finished else None,  # type: ignore[arg-type]
+        finish_reason=answer.finish_reason if finished else None,
         stop_reason=answer.stop_reason if finished else None,
         error=None,
     )

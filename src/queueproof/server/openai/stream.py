@@ -52,6 +52,7 @@ class EventStream:
             abort = self._scope.get(ABORT)
             if abort is not None:
                 abort()
+                await asyncio.sleep(0)  # so that the protocol knows of it before the application returns
 
     async def waiting(self, outputs: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:
         """The same outputs. While the first is awaited, comments tell the client and all proxies that all is well."""
