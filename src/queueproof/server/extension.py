@@ -102,7 +102,8 @@ class Extension:
         """A request was admitted."""
 
     def tokens(self, record: GenerationRecord, count: int, before: float | None, now: float) -> None:
-        """`count` tokens arrived at `now`, of all its choices; before: when the last ones did, None for the first."""
+        """`count` tokens arrived at `now`, of all answers to one of its prompts; before: when that prompt's last ones did,
+        None for its first."""
 
     def finished(self, record: GenerationRecord) -> None:
         """A request ended, in whatever way."""

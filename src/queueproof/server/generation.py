@@ -45,11 +45,14 @@ class Job:
     keep_receipts: bool = True
     last: list[Output | None] = field(default_factory=list)
     """The newest output of each prompt."""
+    told: list[float | None] = field(default_factory=list)
+    """When the newest tokens of each prompt came."""
     receipts: dict[int, str | None] = field(default_factory=dict)
     """By the index of the choice, of those that have ended."""
 
     def __post_init__(self) -> None:
         self.last = [None] * len(self.prompts)
+        self.told = [None] * len(self.prompts)
         one = len(self.prompts) == 1
         self.record.engine_ids = tuple(
             self.record.response_id if one else f"{self.record.response_id}-{i}" for i in range(len(self.prompts))
@@ -144,8 +147,8 @@ class Job:
             record.generated_tokens += new
             if record.first_token is None:
                 record.first_token = now
-            self.state.extensions.tokens(record, new, record.last_token, now)
-            record.last_token = now
+            self.state.extensions.tokens(record, new, self.told[index], now)
+            self.told[index] = record.last_token = now
         for choice in output.outputs:
             if choice.error is not None:
                 raise api_error(choice.error)

@@ -276,6 +276,6 @@ def answers(record: GenerationRecord) -> int:
 def time_per_token(record: GenerationRecord, count: int, gap: float) -> float:
     """Seconds for each of `count` tokens that came together, `gap` after the ones before.
 
-    Answers that grow side by side take one step for a token each; more tokens than answers shared the gap.
+    The answers to one prompt grow side by side, by a token each in one step; more tokens than answers shared the gap.
     """
-    return gap * min(1.0, answers(record) / count)
+    return gap * min(1.0, record.n / count)

@@ -50,6 +50,7 @@ class PageExtension(Extension):
     def __init__(self, engines: Sequence[ServedEngine]) -> None:
         self.timeline = Timeline(engines)
         self._files = _read_files()
+        self.public_paths = frozenset({"/", *(f"/page/{name}" for name in self._files)})
         self._chat = all(_has_chat_template(engine) for engine in engines)
 
     def routes(self) -> Sequence[BaseRoute]:
