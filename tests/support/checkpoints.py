@@ -70,7 +70,8 @@ class Checkpoint:
 
 def checkpoint(family: str = "llama", tied: bool = True, seed: int = 0, **config: Any) -> Checkpoint:
     """A model of 2 layers with 16-bit weights. `config` goes into config.json."""
-    hidden, inter, layers, heads, kv, dim = 64, 96, 2, 4, 2, 16
+    hidden, inter = config.get("hidden_size", 64), config.get("intermediate_size", 96)
+    layers, heads, kv, dim = 2, 4, 2, 16
     base: dict[str, Any] = {
         "architectures": [ARCHITECTURES[family] + "ForCausalLM"],
         "model_type": family,
