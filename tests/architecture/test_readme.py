@@ -8,6 +8,7 @@ import re
 import shlex
 import subprocess
 import sys
+import time
 from functools import cache
 from pathlib import Path
 
@@ -27,7 +28,9 @@ def blocks(language: str) -> list[str]:
 
 LINES = [line for block in blocks("sh") for line in block.splitlines()]
 MAIN, CHECK = (line for line in LINES if line.startswith("pip install"))
-COMMANDS = [line for line in LINES if line.startswith(PREFIX)]
+(SERVE,) = (line for line in LINES if line.startswith(PREFIX + "serve"))
+COMMANDS = [line for line in LINES if line.startswith(PREFIX) and line != SERVE]
+SERVED, OFFLINE = blocks("python")
 
 
 def run(command: str) -> subprocess.CompletedProcess[str]:
@@ -42,7 +45,7 @@ def first_run(command: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_every_command_is_known() -> None:
-    assert [*COMMANDS, MAIN, CHECK] == sorted(LINES, key=lambda line: line.startswith("pip")), LINES
+    assert {*COMMANDS, SERVE, MAIN, CHECK} == set(LINES), LINES
 
 
 def test_ci_runs_the_test_command_word_for_word() -> None:
@@ -84,10 +87,32 @@ def test_a_command_repeated_says_the_same() -> None:
 
 @pytest.mark.slow
 def test_the_python_example_runs() -> None:
-    (example,) = blocks("python")
-    result = subprocess.run([sys.executable, "-c", example], capture_output=True, text=True, timeout=600, check=False)
+    result = subprocess.run([sys.executable, "-c", OFFLINE], capture_output=True, text=True, timeout=600, check=False)
     assert result.returncode == 0, result.stderr
     assert result.stdout.count("ieee/1 portable") == 2
+
+
+@pytest.mark.slow
+def test_the_server_answers_the_example_and_replays_its_receipt(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with log.open("w") as file:
+        server = subprocess.Popen(
+            [sys.executable, "-m", "queueproof", *shlex.split(SERVE)[1:]], stdout=file, stderr=subprocess.STDOUT
+        )
+    try:
+        end = time.monotonic() + 300
+        while " at http://127.0.0.1:8000" not in log.read_text():
+            assert server.poll() is None and time.monotonic() < end, log.read_text()
+            time.sleep(0.2)
+        answer = subprocess.run([sys.executable, "-c", SERVED], capture_output=True, text=True, timeout=300, check=False)
+        assert answer.returncode == 0, answer.stderr
+        kind, receipt = answer.stdout.split()[-2:]
+        assert kind == "portable" and receipt.startswith("rcpt-")
+        replayed = run(f"queueproof replay {receipt} --server http://127.0.0.1:8000")
+        assert replayed.returncode == 0 and replayed.stdout.startswith("same"), replayed.stdout + replayed.stderr
+    finally:
+        server.terminate()
+        assert server.wait(60) == 0, log.read_text()
 
 
 def test_public_names_exist_and_the_readme_uses_some() -> None:
@@ -111,7 +136,7 @@ def test_links_and_paths_lead_somewhere(page: Path) -> None:
     package = ROOT / "src" / "queueproof"
     for path in re.findall(r"`((?:src|tests|docs|scripts|\.ci)/[\w./-]*)`", text):
         assert (ROOT / path).exists(), path
-    for path in re.findall(r"`((?:contract|arithmetic|kernels|models|engine|cli)/[\w./-]*)`", text):
+    for path in re.findall(r"`((?:contract|arithmetic|kernels|models|engine|server|cli)/[\w./-]*)`", text):
         assert (package / path).exists(), path
 
 
