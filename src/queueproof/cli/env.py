@@ -5,7 +5,7 @@
 | QUEUEPROOF_MODEL | the model that commands use when none is given |
 | QUEUEPROOF_CACHE | the folder in which fetched models are kept |
 | QUEUEPROOF_THREADS | threads for the kernels |
-| QUEUEPROOF_API_KEY | the key that servers are asked with |
+| QUEUEPROOF_API_KEY | the key that servers are asked with, and that `serve` asks for |
 | QUEUEPROOF_TRACEBACK | 1: internal errors show their traceback |
 
 The libraries underneath have variables of their own, such as HF_TOKEN for gated models and OPENBLAS_NUM_THREADS.

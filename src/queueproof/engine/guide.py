@@ -135,12 +135,10 @@ class Guides:
             grammar = matchers.grammar_from_json_schema(_schema(guide), overrides=_OPTIONS)
         except ValueError as error:
             raise _refused(guide, str(error)) from None
-        wrong, messages = matchers.validate_grammar_with_warnings(grammar, self._prepared, limits=limits)
-        if wrong or messages:
-            raise _refused(guide, "; ".join(map(_first_line, messages)))
         matcher = matchers(self._prepared, grammar, log_level=0, limits=limits)
-        if matcher.is_error():
-            raise _refused(guide, _first_line(matcher.get_error()))
+        wrong = [matcher.get_error()] if matcher.is_error() else matcher.get_grammar_warnings()
+        if wrong:
+            raise _refused(guide, "; ".join(map(_first_line, wrong)))
         return Guide(matcher, -(-self._vocab_size // 32))
 
 
