@@ -22,27 +22,14 @@ from queueproof.kernels.numba.backend import NumbaBackend
 from queueproof.models.loader import load_model
 from tests.support.checkpoints import checkpoint, write_hf
 from tests.support.fake_backend import FakeLoaded, load_fake
+from tests.support.guides import GUIDES, NUMBER, PERSON, PIECES, SHORT, check_followed
 from tests.support.late_backend import late
 from tests.support.simulation import MAX_LEN, Alone, Found, simulate
 
 pytest.importorskip("llguidance")
 
-TEXTS = [*'{}[]",:.-+ \n0123456789abcdefgtrulsn', "\\", '{"', '":', '", "', '"}', "true", "false", "null", "ab", "name", '"name"', ': "', "}]"]  # fmt: skip
-PIECES = {i + 1: text.encode() for i, text in enumerate(TEXTS)}
 VOCAB = 64  # those without a text here have a letter
 EOS = 0
-PERSON = json.dumps(
-    {
-        "type": "object",
-        "properties": {"name": {"type": "string", "maxLength": 9}, "age": {"type": "integer"}},
-        "required": ["name", "age"],
-        "additionalProperties": False,
-    }
-)
-LIST = json.dumps({"type": "array", "items": {"enum": [1, 22, "ab", None]}, "minItems": 1})
-NUMBER = json.dumps({"type": "integer", "minimum": 0})
-SHORT = json.dumps({"enum": ["a", "ab", 1]})
-GUIDES = (PERSON, LIST, NUMBER, SHORT, "json")
 
 
 def model(**options: Any) -> FakeLoaded:
@@ -200,17 +187,6 @@ def test_an_answer_that_has_no_way_on_is_an_error() -> None:
     assert written[0].finish_reason == "stop"
 
 
-def _check(found: Found) -> None:
-    """What the answers were, beyond being the same."""
-    ended = 0
-    for job, output in found.outputs:
-        for answer in output.outputs:
-            if job.params.guide is not None and answer.finish_reason == "stop" and answer.stop_reason is None:
-                json.loads(answer.text)
-                ended += 1
-    assert ended > 10
-
-
 @pytest.fixture(scope="module")
 def alone() -> Iterator[Alone]:
     yield Alone(model())
@@ -226,7 +202,7 @@ def test_no_schedule_is_seen_in_a_guided_answer(seeds: range, kind: str, alone: 
     for seed in seeds:
         simulate(seed, served, alone, found, GUIDES)
     assert not found.differences, "\n".join(found.differences[:3])
-    _check(found)
+    assert check_followed(found) > 10
     stats = found.stats
     assert stats.preemptions > 2 and stats.mixed_steps > 50 and stats.prefix_cache_hit_tokens > 100
     assert stats.guesses_accepted > 5 and stats.guesses_proposed > stats.guesses_accepted and found.siblings > 3
