@@ -81,14 +81,14 @@ def test_a_body_that_does_not_come_is_408() -> None:
     assert error_of(request(app, "POST", CHAT, content=stuck(), headers=JSON), 408)["code"] == "body_timeout"
 
 
-def test_bodies_on_their_way_in_have_a_limit_together() -> None:
+def test_bodies_in_hand_have_a_limit_together() -> None:
     async def work() -> None:
         go = asyncio.Event()
 
         async def slow() -> AsyncGenerator[bytes, None]:
-            yield b"{"
+            yield b" " * 901
             await go.wait()
-            yield json.dumps({"messages": HELLO, "max_tokens": 1}).encode()[1:]
+            yield json.dumps({"messages": HELLO, "max_tokens": 1}).encode()
 
         app = app_of(FakeEngine(), max_body=1000, max_bodies=1500)
         async with client_of(app) as client:
@@ -99,6 +99,45 @@ def test_bodies_on_their_way_in_have_a_limit_together() -> None:
             go.set()
             assert (await first).status_code == 200
             assert (await client.post(CHAT, json={"messages": HELLO, "max_tokens": 1})).status_code == 200
+
+    run(work())
+
+
+def test_a_body_counts_until_its_answer_is_out() -> None:
+    """Its text waits as long for the engine."""
+
+    async def work() -> None:
+        engine = FakeEngine(hold=asyncio.Event())
+        assert engine.hold is not None
+        app = app_of(engine, max_body=1000, max_bodies=1500)
+        body = json.dumps({"messages": HELLO, "max_tokens": 1}).encode().ljust(900)
+        async with client_of(app) as client:
+            first = asyncio.create_task(client.post(CHAT, content=body, headers=JSON))
+            while not engine.seen:
+                await asyncio.sleep(0.001)
+            assert error_of(await client.post(CHAT, content=body, headers=JSON), 429)["code"] == "server_busy"
+            engine.hold.set()
+            assert (await first).status_code == 200
+            assert (await client.post(CHAT, content=body, headers=JSON)).status_code == 200
+
+    run(work())
+
+
+def test_who_announces_much_and_sends_nothing_takes_no_room() -> None:
+    async def work() -> None:
+        async def stuck() -> AsyncGenerator[bytes, None]:
+            yield b"{"
+            await asyncio.Event().wait()
+
+        app = app_of(FakeEngine(), max_body=1000, max_bodies=1500, body_timeout=5.0)
+        announcing = JSON | {"Content-Length": "1000"}
+        async with client_of(app) as client:
+            waiting = [asyncio.create_task(client.post(CHAT, content=stuck(), headers=announcing)) for _ in range(20)]
+            await asyncio.sleep(0.05)
+            assert (await client.post(CHAT, json={"messages": HELLO, "max_tokens": 1})).status_code == 200
+            for task in waiting:
+                task.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
 
     run(work())
 

@@ -20,8 +20,8 @@ class ServerConfig:
     default_class: of requests that name none; None is the strongest on offer.
     receipts: what receipts hold: everything, digests only, or no receipts.
     allowed_origins: web pages that may call from a browser, other than the server's own.
-    max_body, max_bodies: of one request's body, and of all that are being read.
-    max_prompt_text: characters of a prompt, before anything is encoded.
+    max_body, max_bodies: of one request's body, and of all requests in hand.
+    max_prompt_text: characters of a prompt, before anything is encoded. The model's context sets another limit.
     max_waiting: sequences beyond those the engines run at once; more are refused with 429, to be tried again after retry_after.
     max_choices: answers to one request, over all its prompts.
     max_n: answers to one prompt. max_logprobs: of logprobs, top_logprobs and prompt_logprobs.

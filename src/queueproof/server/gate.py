@@ -9,7 +9,8 @@ import re
 import time
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from typing import Any
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -25,13 +26,17 @@ _REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
 
 @dataclass(slots=True)
 class ExchangeScope:
-    """What the gate knows of an exchange: scope["queueproof"]. error: code of the error that was answered."""
+    """What the gate knows of an exchange: scope["queueproof"]. error: code of the error that was answered.
+
+    held: what is given back when the exchange has ended.
+    """
 
     request_id: str
     owner: str | None
     arrival: float
     error: str | None = None
     status: int = 0
+    held: ExitStack = field(default_factory=ExitStack)
 
 
 class Gate:
@@ -75,6 +80,7 @@ class Gate:
                 raise  # an answer that has begun can only be cut off, which the server does for an error
             await found.response()(scope, receive, send_with_id)
         finally:
+            mine.held.close()
             self._extensions.exchange(self._ended(scope, mine))
 
     def _admit(self, scope: Scope, headers: Headers, mine: ExchangeScope) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -18,6 +19,9 @@ from queueproof.server.state import AppState
 T = TypeVar("T")
 
 _LONG_TEXT = 8192  # characters: above it, encoding takes milliseconds, in which every other stream would stand still
+# A few, each of which may take a hundred bytes of memory for a byte of text; and of their own, so that receipts, which are
+# written on other threads, do not wait behind them.
+_encoders = ThreadPoolExecutor(2, "queueproof-encoder")
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,4 +169,6 @@ def _tokens(output: Output) -> int:
 
 async def encode(call: Callable[[], T], length: int) -> T:
     """What tokenizes a long text runs on a thread."""
-    return call() if length <= _LONG_TEXT else await asyncio.to_thread(call)
+    if length <= _LONG_TEXT:
+        return call()
+    return await asyncio.get_running_loop().run_in_executor(_encoders, call)

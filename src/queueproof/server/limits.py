@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import Literal, Self
 
@@ -20,7 +20,7 @@ Reason = Literal["disconnect", "deadline", "shutdown"]
 
 
 class Admission:
-    """Counts the sequences that each engine has, and the bytes of bodies that are being read."""
+    """Counts the sequences that each engine has, and the bytes of the requests in hand."""
 
     def __init__(self, config: ServerConfig) -> None:
         self._config = config
@@ -41,15 +41,24 @@ class Admission:
             self._sequences[engine.arithmetic] -= count
 
     @contextmanager
-    def body(self, size: int) -> Iterator[None]:
-        """Room for `size` bytes of bodies. Raises ApiError 429 if there is none."""
-        if self._bytes and self._bytes + size > self._config.max_bodies:
-            raise self._busy("too many bytes of requests are being read")
-        self._bytes += size
+    def body(self) -> Iterator[Callable[[int], None]]:
+        """Counts the bytes of a body: gives what is to be called with the size of each part that came.
+
+        That raises ApiError 429 if all bodies together are too large. A body alone is never refused.
+        """
+        mine = 0
+
+        def more(size: int) -> None:
+            nonlocal mine
+            if self._bytes > mine and self._bytes + size > self._config.max_bodies:
+                raise self._busy("it has too many bytes of requests in hand")
+            self._bytes += size
+            mine += size
+
         try:
-            yield
+            yield more
         finally:
-            self._bytes -= size
+            self._bytes -= mine
 
     def _busy(self, why: str) -> ApiError:
         seconds = math.ceil(self._config.retry_after)
@@ -152,9 +161,10 @@ class Watch:
 
 
 async def read_body(request: Request, admission: Admission, config: ServerConfig) -> bytes:
-    """The body, if it has at most `config.max_body` bytes and comes in time.
+    """The body, if it has at most `config.max_body` bytes and comes in time. It counts until the exchange ends: its text may
+    wait as long for an engine.
 
-    Raises ApiError 413 as soon as it is known to be larger, 408 if it is late; ClientDisconnect.
+    Raises ApiError 413 as soon as it is known to be larger, 408 if it is late, 429; ClientDisconnect.
     """
     too_large = ApiError(
         413,
@@ -167,20 +177,23 @@ async def read_body(request: Request, admission: Admission, config: ServerConfig
         raise too_large
     chunks: list[bytes] = []
     size = 0
+    # What came is counted, not what was announced: who announces much and sends nothing takes no room from others.
+    held: ExitStack = request.scope["queueproof"].held
+    count = held.enter_context(admission.body())
     try:
         async with asyncio.timeout(config.body_timeout):
-            with admission.body(int(declared) if declared is not None and declared.isdecimal() else config.max_body):
-                while True:
-                    message = await request.receive()
-                    if message["type"] == "http.disconnect":
-                        raise ClientDisconnect()
-                    chunk = message.get("body", b"")
-                    size += len(chunk)
-                    if size > config.max_body:
-                        raise too_large
-                    chunks.append(chunk)
-                    if not message.get("more_body", False):
-                        return b"".join(chunks)
+            while True:
+                message = await request.receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientDisconnect()
+                chunk = message.get("body", b"")
+                size += len(chunk)
+                if size > config.max_body:
+                    raise too_large
+                count(len(chunk))
+                chunks.append(chunk)
+                if not message.get("more_body", False):
+                    return b"".join(chunks)
     except TimeoutError:
         raise ApiError(
             408,

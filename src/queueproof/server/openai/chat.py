@@ -17,6 +17,7 @@ from queueproof.server.openai.logprobs import chat_content, prompt_logprobs
 from queueproof.server.protocol import Choice, Output, ServedEngine
 
 MAX_MESSAGES = 4096
+_CHARACTERS_PER_TOKEN = 64  # in the mean; languages have 1 to 6, and only spaces and rulers have more
 NO_OPTIONS = frozenset({"self", "messages", "control", "add_generation_prompt", "tools", "documents"})
 """Names that a chat template's options cannot have: they have fields of their own, or are names of the renderer's."""
 
@@ -89,15 +90,17 @@ async def encode_chat(fields: TemplateFields, engine: ServedEngine, config: Serv
             )
     messages = [message.plain for message in fields.messages]
     length = sum(len(message["content"]) for message in messages)
-    check_length(length, config, "messages")
+    check_length(length, engine, config, "messages")
     call = partial(engine.encode_chat, messages, add_generation_prompt=fields.add_generation_prompt, **options)
     return await encode(call, length)
 
 
-def check_length(length: int, config: ServerConfig, param: str) -> None:
-    if length > config.max_prompt_text:
+def check_length(length: int, engine: ServedEngine, config: ServerConfig, param: str) -> None:
+    """Before it costs anything: no text of so many characters has as few tokens as the model takes. Raises ApiError 400."""
+    limit = min(config.max_prompt_text, _CHARACTERS_PER_TOKEN * engine.max_model_len)
+    if length > limit:
         raise bad_request(
-            f"the prompt has {length} characters, this server takes {config.max_prompt_text}; shorten it",
+            f"the prompt has {length} characters, this server takes {limit}; shorten it",
             param,
             "context_length_exceeded",
         )

@@ -56,7 +56,7 @@ async def encode_prompts(
     found: list[tuple[str | None, list[int]]] = []
     for prompt in fields.prompts:
         if isinstance(prompt, str):
-            check_length(len(prompt), config, "prompt")
+            check_length(len(prompt), engine, config, "prompt")
             call = partial(engine.encode, prompt, add_special_tokens=fields.add_special_tokens)
             found.append((prompt, await encode(call, len(prompt))))
         else:

@@ -21,6 +21,7 @@ from queueproof.contract.errors import CannotTell, ContractError, RequestTooLong
 from queueproof.contract.receipt import Receipt, ReceiptDocument, is_receipt_id, read_document
 from queueproof.contract.verdict import Answer, Outcome, Replayer, Verdict, judge, plan
 from queueproof.server.body import read_object
+from queueproof.server.config import ServerConfig
 from queueproof.server.errors import ApiError, bad_request, brief
 from queueproof.server.jsonio import JsonResponse
 from queueproof.server.limits import Interrupted, Watch
@@ -36,7 +37,8 @@ _NO_STORE = {"Cache-Control": "no-store"}
 
 
 class ReplayFields(Strict):
-    """One of id, handle and receipt. prompt_token_ids: for a receipt that does not hold the prompt."""
+    """One of id, handle and receipt. prompt_token_ids: for a receipt that does not hold the prompt; not with a handle, which
+    anybody may know: whether a prompt is the right one tells what another user asked."""
 
     id: str | None = None
     handle: Annotated[str, Field(pattern="^[0-9a-f]{8}$")] | None = None
@@ -87,6 +89,7 @@ class ReceiptRoutes:
         state.shutdown.refuse_new()
         fields = read_fields(ReplayFields, await read_object(request), {}, harmless=False)
         receipt = (await self._document(fields, owner_of(request))).receipt
+        _check_limits(receipt, state.config)
         prompt = fields.prompt_token_ids
         if self._replays >= self._max_replays:
             seconds = max(1, math.ceil(state.config.retry_after))
@@ -137,6 +140,8 @@ class ReceiptRoutes:
         given = [name for name in ("id", "handle", "receipt") if getattr(fields, name) is not None]
         if len(given) != 1:
             raise bad_request(f"give one of id, handle and receipt, not {', '.join(given) or 'none of them'}")
+        if fields.handle is not None and fields.prompt_token_ids is not None:
+            raise bad_request("prompt_token_ids needs the id or the receipt, not a handle", "prompt_token_ids")
         if fields.receipt is not None:
             try:
                 return await asyncio.to_thread(read_document, fields.receipt)  # it may be megabytes
@@ -156,6 +161,21 @@ class ReceiptRoutes:
         if found is None:
             raise _not_found(receipt_id)
         return found
+
+
+def _check_limits(receipt: Receipt, config: ServerConfig) -> None:
+    """A receipt may come from anybody: it asks for no more than a request may. Raises ApiError 400."""
+    sampling = receipt.sampling
+    sizes = {
+        "stop": (len(sampling.stop), config.max_stops),
+        "stop, in characters,": (sum(map(len, sampling.stop)), config.max_stop_text),
+        "stop_token_ids": (len(sampling.stop_token_ids), config.max_biases),
+        "logit_bias": (len(sampling.logit_bias), config.max_biases),
+        "guide": (len(sampling.guide or ""), config.max_schema),
+    }
+    for name, (size, limit) in sizes.items():
+        if size > limit:
+            raise bad_request(f"{name} of the receipt has the length {size}, this server takes {limit}", "receipt")
 
 
 async def run_again(engine: ServedEngine, receipt: Receipt, prompt_token_ids: Sequence[int] | None) -> Verdict:

@@ -19,6 +19,8 @@ from queueproof.server.openai.chat import TemplateFields, check_length, encode_c
 from queueproof.server.openai.fields import NEUTRAL, Few, Integer, Strict, read_fields
 from queueproof.server.state import state_of
 
+_ALWAYS_DECODED = 1 << 16  # tokens: a fraction of a second
+
 
 class TextFields(Strict):
     model: str | None = None
@@ -59,7 +61,7 @@ async def tokenize(request: Request) -> Response:
     else:
         fields = read_fields(TextFields, body, {}, harmless=False)
         check_model(config, fields.model)
-        check_length(len(fields.prompt), config, "prompt")
+        check_length(len(fields.prompt), engine, config, "prompt")
         call = partial(engine.encode, fields.prompt, add_special_tokens=fields.add_special_tokens)
         ids = await encode(call, len(fields.prompt))
     made: dict[str, Any] = {"count": len(ids), "max_model_len": engine.max_model_len, "tokens": ids}
@@ -75,6 +77,9 @@ async def detokenize(request: Request) -> Response:
     engine = state.engines[0]
     fields = read_fields(IdFields, await read_object(request), {}, harmless=False)
     check_model(state.config, fields.model)
+    limit = max(_ALWAYS_DECODED, engine.max_model_len)
+    if len(fields.tokens) > limit:
+        raise bad_request(f"tokens has {len(fields.tokens)} ids, this server takes {limit}", "tokens")
     if fields.tokens and not 0 <= min(fields.tokens) <= max(fields.tokens) < engine.vocab_size:
         raise bad_request(f"tokens has an id that is not from 0 to {engine.vocab_size - 1}", "tokens")
     text = await encode(partial(engine.decode, fields.tokens), len(fields.tokens))
