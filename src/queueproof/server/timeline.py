@@ -26,7 +26,7 @@ SHORTEST = 0.02
 MAX_MEMBERS = 64
 """Rows of one sample; of a larger batch the number of the others is kept."""
 SAMPLES, SECONDS, ENDED = 900, 300, 128
-MAX_LABELS = 16384
+MAX_LANES, MAX_LEFT = 16384, 1024
 MAX_TIMES = 4096
 MAX_LISTENERS = 64
 BACKLOG = 256
@@ -74,6 +74,7 @@ class Timeline:
         self._seconds: deque[Event] = deque(maxlen=SECONDS)
         self._ended: deque[Event] = deque(maxlen=ENDED)
         self._lanes: OrderedDict[str, _Lane] = OrderedDict()  # by the engine's id of a request
+        self._left: OrderedDict[str, _Lane] = OrderedDict()  # the engine may not have noticed yet that they left
         self._listeners: set[asyncio.Queue[Event]] = set()
         self._secret = secrets.token_hex(16)
         self._last_sample = self._last_look = -math.inf
@@ -89,8 +90,7 @@ class Timeline:
         for number, engine_id in enumerate(record.engine_ids):
             own = label if len(record.engine_ids) == 1 else f"{label}.{number}"
             self._lanes[engine_id] = _Lane(own, record.class_.value, record.arithmetic)
-        while len(self._lanes) > MAX_LABELS:
-            self._lanes.popitem(last=False)
+        _shorten(self._lanes, MAX_LANES)
 
     def tokens(self, record: GenerationRecord, count: int, before: float | None, now: float) -> None:
         second = self._second
@@ -103,7 +103,13 @@ class Timeline:
             self.sample(now)
 
     def finished(self, record: GenerationRecord) -> None:
-        lanes = [lane for engine_id in record.engine_ids if (lane := self._lanes.pop(engine_id, None)) is not None]
+        lanes = []
+        for engine_id in record.engine_ids:
+            lane = self._lanes.pop(engine_id, None)
+            if lane is not None:
+                self._left[engine_id] = lane
+                lanes.append(lane)
+        _shorten(self._left, MAX_LEFT)
         event: Event = {
             "type": "ended",
             "t": time.time(),
@@ -165,9 +171,8 @@ class Timeline:
         seen: Counter[str] = Counter()
         members: list[tuple[str, str, int, int]] = []
         for member in load.batch:
-            lane = self._lanes.get(member.request_id)
-            if lane is None:
-                lane = self._unknown(member.request_id, engine)
+            name = member.request_id
+            lane = self._lanes.get(name) or self._left.get(name) or self._unknown(name, engine)
             lane.largest = max(lane.largest, len(load.batch))
             if len(members) < MAX_MEMBERS:
                 seen[lane.label] += 1
@@ -230,6 +235,12 @@ class Timeline:
             if events.full():
                 events.get_nowait()
             events.put_nowait(event)
+
+
+def _shorten(lanes: OrderedDict[str, _Lane], most: int) -> None:
+    """Forgets the oldest."""
+    while len(lanes) > most:
+        lanes.popitem(last=False)
 
 
 def _since(start: float, end: float | None) -> float | None:

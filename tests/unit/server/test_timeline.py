@@ -93,6 +93,15 @@ def test_the_largest_batch_is_remembered_until_the_end() -> None:
     assert ended["ttft"] == pytest.approx(0.2) and ended["e2e"] == pytest.approx(1.0)
 
 
+def test_one_who_left_keeps_its_label_until_the_engine_notices() -> None:
+    engine = Engine(batch=[member("engine-1")])
+    timeline = Timeline([engine])  # type: ignore[list-item]
+    timeline.started(record())
+    timeline.finished(record(outcome="disconnect"))
+    timeline.sample(1.0)
+    assert timeline.snapshot()["samples"][0]["engines"][0]["members"][0][0] == label_of(RESPONSE_ID)
+
+
 def test_one_who_was_never_seen_has_no_batch() -> None:
     timeline = Timeline([Engine()])  # type: ignore[list-item]
     timeline.started(record())
@@ -147,7 +156,8 @@ def test_the_series_of_seconds() -> None:
 
 
 def test_everything_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_LABELS", 50)
+    monkeypatch.setattr(module, "MAX_LANES", 50)
+    monkeypatch.setattr(module, "MAX_LEFT", 20)
     engine = Engine(batch=[member(f"e{i}") for i in range(MAX_MEMBERS + 30)])
     timeline = Timeline([engine])  # type: ignore[list-item]
     for i in range(SAMPLES + 50):
@@ -155,12 +165,14 @@ def test_everything_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         timeline.sample(float(i))
         timeline.close_second(float(i) + 1e6)
         timeline.finished(record(engine_ids=(f"never-{i}",)))
+        timeline.started(record(engine_ids=(f"short-{i}",)))
+        timeline.finished(record(engine_ids=(f"short-{i}",)))
     for _ in range(2 * module.MAX_TIMES):
         timeline.tokens(record(), 1, None, 100.0)
         timeline.tokens(record(), 1, 100.0, 100.1)
     found = timeline.snapshot()
     assert len(found["samples"]) == SAMPLES and len(found["seconds"]) == SECONDS
-    assert len(found["ended"]) == module.ENDED and len(timeline._lanes) == 50
+    assert len(found["ended"]) == module.ENDED and len(timeline._lanes) <= 50 and len(timeline._left) == 20
     assert len(timeline._second.first_token) == len(timeline._second.inter_token) == module.MAX_TIMES
     [seen] = found["samples"][-1]["engines"]
     assert len(seen["members"]) == MAX_MEMBERS and seen["running"] == MAX_MEMBERS + 30

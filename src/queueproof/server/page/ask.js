@@ -2,7 +2,7 @@
 
 import { Failure, events, get } from "./api.js";
 import { claim } from "./batch.js";
-import { compare, largestGap, split } from "./compare.js";
+import { compare, distance, split } from "./compare.js";
 import { crowdQuestion } from "./crowd.js";
 import { byId, count, element, fill, seconds, show } from "./dom.js";
 import { handleOf } from "./receipts.js";
@@ -90,7 +90,7 @@ export class Ask {
     byId("progress").dataset.kind = "error";
   }
 
-  // Answers of the longest kind may not fit a small model.
+  // Prompt and answer must fit a small model, too: no more than a third of it for either.
   fitting(tokens) {
     const room = Math.min(...this.state().engines.map((engine) => engine.max_model_len));
     return Math.max(8, Math.min(tokens, Math.floor(room / 3)));
@@ -158,7 +158,7 @@ export class Ask {
   async neighbours({ from, to, share }, settings, signal, came) {
     const body = {
       model: this.state().model, stream: true, temperature: 0, ignore_eos: true, determinism: settings.class,
-      prompt: Array.from({ length: to - from }, (_, i) => crowdQuestion(from + i)),
+      prompt: Array.from({ length: to - from }, (_, i) => crowdQuestion(from + i, this.fitting(Infinity))),
       max_tokens: this.fitting(Math.round(settings.tokens * share)),
     };
     try {
@@ -184,12 +184,24 @@ export class Ask {
       answer.label ??= claim(chunk.id, "you");
       take(answer, chunk);
       if (answer.ids.length && answer.first === undefined) answer.first = (performance.now() - start) / 1000;
-      byId(`${side}-text`).textContent = answer.text;
+      const text = byId(`${side}-text`);
+      text.textContent = answer.text;
+      text.scrollTop = text.scrollHeight;
       if (answer.ids.length) byId(`${side}-facts`).textContent = count(answer.ids.length, "token");
     }
     answer.seconds = (performance.now() - start) / 1000;
-    if (answer.receipt) answer.digest = (await get(`v1/receipts/${answer.receipt}`, signal)).receipt.answer.sha256;
+    if (answer.receipt) await this.readReceipt(answer, signal);
     return answer;
+  }
+
+  // Its digest, which covers the log-sum-exps, too. Without it tokens and log-probabilities are compared all the same.
+  async readReceipt(answer, signal) {
+    try {
+      answer.digest = (await get(`v1/receipts/${answer.receipt}`, signal)).receipt.answer.sha256;
+    } catch (error) {
+      if (!(error instanceof Failure)) throw error;
+      answer.unread = error.message;
+    }
   }
 
   // How many shared the batch with it, as the server saw it.
@@ -205,8 +217,9 @@ export class Ask {
     }
     const found = compare(alone, crowded);
     if (!found.same && found.position !== null) {
-      mark(byId("alone-text"), alone, found.position);
-      mark(byId("crowd-text"), crowded, found.position);
+      const position = parting(alone, crowded) ?? found.position;
+      mark(byId("alone-text"), alone, position);
+      mark(byId("crowd-text"), crowded, position);
     }
     const { state, title, words } = verdict(settings, alone, crowded, found);
     const box = byId("verdict");
@@ -258,7 +271,9 @@ function facts(answer) {
 function mark(node, answer, position) {
   const [before, token, after] = split(answer, position);
   const shown = token === "" ? "(ends here)" : token.trim() === "" ? "␣" : token;
-  fill(node, before, element("mark", { title: `token ${position + 1}` }, shown), after);
+  const marked = element("mark", { title: `token ${position + 1}` }, shown);
+  fill(node, before, marked, after);
+  node.scrollTop = Math.max(0, marked.offsetTop - node.offsetTop - node.clientHeight / 2);
 }
 
 function verdict(settings, alone, crowded, found) {
@@ -271,10 +286,12 @@ function verdict(settings, alone, crowded, found) {
     const promise = settings.class === "best-effort"
       ? "The class best-effort promises nothing about who shares the batch."
       : `This breaks the promise of the class ${settings.class}. Keep both receipts and report it.`;
-    return { state: "different", title: difference(found), words: `${detail(found, alone, crowded)} ${promise}${notAlone}` };
+    return { state: "different", title: difference(found, alone, crowded), words: `${detail(found, alone, crowded)} ${promise}${notAlone}` };
   }
   const equal = `${count(alone.ids.length, "token id")} and ${count(alone.logprobs.length, "log-probability", "log-probabilities")} are equal`;
   const digests = alone.digest && crowded.digest ? ", and so are the digests of both receipts" : "";
+  const unread = alone.unread ?? crowded.unread;
+  const receipts = unread ? ` A receipt could not be read: ${unread}.` : "";
   if (!shared) {
     return {
       state: "unknown", title: "Inconclusive.",
@@ -284,22 +301,34 @@ function verdict(settings, alone, crowded, found) {
   }
   return {
     state: "same", title: "Same to the last bit.",
-    words: `${equal}${digests}. In the crowd it shared its batch with up to ${count(crowded.largest - 1, "other")}.${notAlone}${refused}`,
+    words: `${equal}${digests}. In the crowd it shared its batch with up to ${count(crowded.largest - 1, "other")}.${receipts}${notAlone}${refused}`,
   };
 }
 
-function difference({ position, what }) {
+// The token at which the words part, null if only the numbers do.
+function parting(a, b) {
+  const { agreed } = distance(a, b);
+  return agreed === a.ids.length && agreed === b.ids.length ? null : agreed;
+}
+
+function difference({ what }, a, b) {
   if (what === "digest") return "Different digests.";
-  return what === "logprob" ? `Same words so far, other numbers from token ${position + 1} on.`
-    : `Different from token ${position + 1} on.`;
+  const position = parting(a, b);
+  return position === null ? "Same words, other numbers." : `Different from token ${position + 1} on.`;
 }
 
 function detail({ position, what }, a, b) {
   if (what === "digest") return "Tokens and log-probabilities are equal, the log-sum-exps in the receipts are not.";
-  if (what === "length") return `One answer has ${a.ids.length} tokens, the other ${b.ids.length}.`;
-  if (what === "logprob") return `Its log-probability was ${a.logprobs[position]} alone and ${b.logprobs[position]} in the crowd.`;
-  const shown = (answer) => `${JSON.stringify(split(answer, position)[1])} (${answer.ids[position]})`;
-  const gap = largestGap(a, b);
-  const before = gap > 0 ? `Before that, log-probabilities were up to ${gap.toPrecision(2)} apart.` : "Everything before is equal.";
-  return `${shown(a)} became ${shown(b)}. ${before}`;
+  const { agreed, apart, gap } = distance(a, b);
+  const numbers = apart
+    ? `${apart} of ${count(agreed, "log-probability", "log-probabilities")} differ while the words agree,`
+      + ` from token ${position + 1} on, by ${gap.toPrecision(2)} at most.`
+    : "Everything before is equal.";
+  const at = parting(a, b);
+  if (at === null) return numbers;
+  if (at === a.ids.length || at === b.ids.length) {
+    return `One answer has ${count(a.ids.length, "token")}, the other ${b.ids.length}. ${numbers}`;
+  }
+  const shown = (answer) => `${JSON.stringify(split(answer, at)[1])} (${answer.ids[at]})`;
+  return `${shown(a)} became ${shown(b)}. ${numbers}`;
 }

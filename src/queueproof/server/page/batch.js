@@ -146,7 +146,7 @@ export class BatchPicture {
     const x = (t) => width - 4 - ((end - t) / span) * (width - 4);
     const strip = 44, axis = 18;
     this.grid(pen, x, end, span, height - axis, width);
-    this.rows(pen, x, end, span, height - strip - axis);
+    this.rows(pen, x, end, span, height - strip - axis - 8);
     this.strip(pen, x, end, span, height - axis - strip, strip, width);
     if (!this.lanes.size) {
       pen.fillStyle = colours.muted;
@@ -206,12 +206,12 @@ export class BatchPicture {
     const colour = this.colourOf(lane.label, role);
     const height = Math.max(2, pitch - Math.min(4, pitch / 4));
     const seen = this.latest ? Math.min(end, this.latest.t + LOST) : end;
-    let start = null;
+    let start = null, widest = 0;
     for (const [i, piece] of lane.pieces.entries()) {
       const to = lane.open && i === lane.pieces.length - 1 ? Math.max(piece.to, seen) : piece.to;
       if (to < end - span || piece.from > end) continue;
       const left = Math.max(x(piece.from), -6), right = Math.max(Math.min(x(to), x(end)), left + 2);
-      start ??= left;
+      if (right - left > widest) [start, widest] = [left, right - left];
       pen.beginPath();
       pen.roundRect(left, top, right - left, height, Math.min(4, height / 3));
       pen.fillStyle = piece.phase === "p" ? this.striped(pen, colour) : colour;
@@ -222,7 +222,7 @@ export class BatchPicture {
         pen.stroke();
       }
     }
-    if (start !== null && role === "you" && height >= 9) {
+    if (role === "you" && height >= 9 && widest > 30) {
       pen.font = "600 11px system-ui, sans-serif";
       pen.textAlign = "left";
       const left = Math.max(start, 0) + 6;

@@ -24,13 +24,15 @@ export function compare(a, b) {
   return { same: true, position: null, what: null };
 }
 
-// How many answers of one token apart: the largest difference of two log-probabilities while the tokens agree.
-export function largestGap(a, b) {
-  let largest = 0;
-  for (let i = 0; i < Math.min(a.ids.length, b.ids.length) && a.ids[i] === b.ids[i]; i++) {
-    largest = Math.max(largest, Math.abs(a.logprobs[i] - b.logprobs[i]));
+// While the tokens agree: {agreed, apart, gap}: how many do, how many of their log-probabilities differ, and by how much.
+export function distance(a, b) {
+  let agreed = 0, apart = 0, gap = 0;
+  while (agreed < Math.min(a.ids.length, b.ids.length) && a.ids[agreed] === b.ids[agreed]) {
+    if (bitsOf(a.logprobs[agreed]) !== bitsOf(b.logprobs[agreed])) apart++;
+    gap = Math.max(gap, Math.abs(a.logprobs[agreed] - b.logprobs[agreed]));
+    agreed++;
   }
-  return largest;
+  return { agreed, apart, gap };
 }
 
 // The text of an answer in three parts: before the token at `position`, that token, and the rest.

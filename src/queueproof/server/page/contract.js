@@ -1,6 +1,6 @@
 // The contract as a card: the classes, and for the one chosen what may vary without changing an answer, and at what price.
 
-import { byId, count, element, fill } from "./dom.js";
+import { byId, count, element, fill, rate, seconds } from "./dom.js";
 
 const ORDER = ["best-effort", "batch", "request", "portable"];
 
@@ -26,9 +26,16 @@ export class ContractCard {
     const input = element("input", {
       type: "radio", name: "class", value: name, id: `class-${name}`, disabled: !offer, onchange: () => this.choose(name),
     });
-    const note = offer ? (name === standard ? "the default here" : "on offer") : (reason ?? "not on offer here");
+    const note = offer ? (name === standard ? "the default here" : "on offer") : (reason ?? this.instead(name));
     return element("div", { class: offer ? "tab" : "tab off" }, input,
       element("label", { for: `class-${name}` }, element("strong", {}, name), element("small", {}, note)));
+  }
+
+  // Who asks for a class that is not on offer gets the weakest that keeps all of its promises.
+  instead(name) {
+    const offered = new Set(this.contract.offers.map((offer) => offer.class));
+    const stronger = ORDER.slice(ORDER.indexOf(name)).find((candidate) => offered.has(candidate));
+    return stronger ? `who asks for it gets ${stronger}` : "not on offer here";
   }
 
   choose(name) {
@@ -68,11 +75,15 @@ export class ContractCard {
       element("span", { class: "says" }, held ? "may vary: same answer" : "may change the answer"));
   }
 
-  price({ price }) {
-    const what = price
-      ? `${price.throughput_ratio.toFixed(2)} times the tokens per second of best-effort, measured on ${price.measured_on}.`
-      : "Not measured on this server. The option --price measures it at start-up.";
-    const says = price ? comparison(price.throughput_ratio) : "unknown";
+  price({ class: name, price }) {
+    let what = "Not measured on this server. The option --price measures it at start-up.";
+    let says = "unknown";
+    if (price) {
+      const speed = price.tokens_per_s ? [`${rate(price.tokens_per_s)} tokens/s`] : [];
+      const pace = price.tpot_ms ? [`${seconds(price.tpot_ms / 1000)} from token to token`] : [];
+      what = [...speed, ...pace, `measured on ${price.measured_on}`].join(", ");
+      says = name === "best-effort" ? "what the others are compared with" : comparison(price.throughput_ratio);
+    }
     return element("li", { class: "axis price" },
       element("span", { class: "mark", "aria-hidden": "true" }, "$"),
       element("strong", {}, "the price"),
@@ -83,6 +94,7 @@ export class ContractCard {
 
 function comparison(ratio) {
   const percent = Math.round(Math.abs(ratio - 1) * 100);
-  if (percent === 0) return "free";
-  return ratio < 1 ? `${percent} % slower` : `${percent} % faster`;
+  if (percent === 0) return "as fast as best-effort";
+  if (ratio >= 2) return `${ratio.toFixed(1)} times as fast as best-effort`;
+  return `${percent} % ${ratio < 1 ? "slower" : "faster"} than best-effort`;
 }

@@ -28,8 +28,9 @@ const LONG = [
     + "fast. Continue this story with the next paragraph.",
 ];
 
-// The question of the i-th of them: every third is long, and no two are alike.
-export function crowdQuestion(i) {
+// The question of the i-th of them: every third is long, and no two are alike. longest: in characters, of which a token
+// has one at least.
+export function crowdQuestion(i, longest) {
   const list = i % 3 === 2 ? LONG : SHORT;
-  return `(${i + 1}) ${list[Math.floor(i / 3) % list.length]}`;
+  return `(${i + 1}) ${list[Math.floor(i / 3) % list.length]}`.slice(0, longest);
 }

@@ -3,23 +3,25 @@
 import { byId, element, rate, seconds } from "./dom.js";
 
 const SECONDS = 120;
+const GAP = 8; // seconds without a value that a line goes across
+const NONE = `nothing in the last ${SECONDS / 60} minutes`;
 
 const PLOTS = [
   {
-    title: "Tokens per second", unit: (v) => rate(v), none: "none generated yet",
+    title: "Tokens per second", unit: (v) => rate(v),
     lines: [{ name: "generated", read: (s) => s.token_rate }],
   },
   {
-    title: "Time to first token", unit: seconds, none: "no answer began yet",
+    title: "Time to first token", unit: seconds,
     lines: [{ name: "median", read: (s) => s.ttft?.[0] ?? null }, { name: "99 %", read: (s) => s.ttft?.[1] ?? null }],
   },
   {
-    title: "Time between tokens", unit: seconds, none: "no answer went on yet",
+    title: "Time between tokens", unit: seconds,
     lines: [{ name: "median", read: (s) => s.itl?.[0] ?? null }, { name: "99 %", read: (s) => s.itl?.[1] ?? null }],
   },
   {
     title: "KV cache in use", unit: (v) => (v === null ? "–" : `${(v * 100).toFixed(v < 0.1 ? 1 : 0)} %`), top: 0.02,
-    none: "empty", lines: [{ name: "used", read: (s) => s.kv }],
+    lines: [{ name: "used", read: (s) => s.kv }],
   },
 ];
 
@@ -28,7 +30,7 @@ export class Plots {
     this.points = [];
     this.plots = PLOTS.map((plot) => {
       const value = element("p", { class: "value" }, "–");
-      const detail = element("p", { class: "muted small" }, plot.none);
+      const detail = element("p", { class: "muted small" }, NONE);
       const canvas = element("canvas", { role: "img", "aria-label": plot.title });
       byId("plots").append(element("article", { class: "card plot" }, element("h3", {}, plot.title), value, canvas, detail));
       new ResizeObserver(() => this.draw()).observe(canvas);
@@ -53,7 +55,7 @@ export class Plots {
     for (const plot of this.plots ?? []) this.one(plot);
   }
 
-  one({ canvas, value, detail, title, unit, lines, none, top }) {
+  one({ canvas, value, detail, title, unit, lines, top }) {
     const { points, colours } = this;
     const series = lines.map(({ read }) => points.map((point) => ({ t: point.t, v: read(point) })));
     const known = series[0].filter(({ v }) => v !== null);
@@ -61,7 +63,7 @@ export class Plots {
     const most = Math.max(...series.flat().map(({ v }) => v ?? 0), 0);
     value.textContent = unit(known.length ? last : null);
     const second = lines[1] ? series[1].filter(({ v }) => v !== null).at(-1)?.v : null;
-    const parts = known.length && most > 0 ? [`highest ${unit(most)}`] : [none];
+    const parts = known.length && most > 0 ? [`highest ${unit(most)}`] : [NONE];
     if (second !== null && second !== undefined) parts.unshift(`${lines[1].name} within ${unit(second)}`);
     detail.textContent = parts.join(", ");
     canvas.setAttribute("aria-label", `${title}: ${value.textContent}. ${detail.textContent}.`);
@@ -89,7 +91,7 @@ export class Plots {
         pen.setLineDash(i === 0 ? [] : [3, 3]);
         pen.beginPath();
         for (const { t, v } of run) pen.lineTo(x(t), y(v));
-        if (run.length === 1) pen.lineTo(x(run[0].t) + 2, y(run[0].v));
+        if (run.length === 1) pen.lineTo(x(run[0].t) + 2, y(run[0].v)); // a dot
         pen.stroke();
       }
     }
@@ -97,14 +99,16 @@ export class Plots {
   }
 }
 
-// Stretches without a gap: nothing is drawn for seconds in which nothing happened.
+// Stretches without a long gap: nothing is drawn for a time in which nothing happened.
 function runs(line) {
-  const found = [[]];
+  const found = [];
   for (const point of line) {
-    if (point.v === null) found.push([]);
-    else found.at(-1).push(point);
+    if (point.v === null) continue;
+    const last = found.at(-1)?.at(-1);
+    if (last && point.t - last.t < GAP) found.at(-1).push(point);
+    else found.push([point]);
   }
-  return found.filter((run) => run.length);
+  return found;
 }
 
 function area(pen, run, x, y, height, colour) {

@@ -3,7 +3,9 @@
 import { Failure, get, post } from "./api.js";
 import { ago, byId, count, element, fill, show } from "./dom.js";
 
-const LIMIT = 10;
+const ASKED = 100;
+const SHOWN = 10;
+const KEPT = 6; // of those shown: a crowd makes many, which shall not hide those that its user is about
 
 // The public name of a receipt: the first eight digits of its id.
 export const handleOf = (id) => id.replace(/^rcpt-/, "").slice(0, 8);
@@ -32,13 +34,22 @@ export class Receipts {
 
   async load() {
     try {
-      this.list = (await get(`v1/receipts?limit=${LIMIT}`)).data;
+      this.list = this.few((await get(`v1/receipts?limit=${ASKED}`)).data);
       this.draw();
     } catch (error) {
       if (!(error instanceof Failure)) throw error;
       if (error.status === 401) this.locked();
       this.message(`The receipts could not be read: ${error.message}.`, true);
     }
+  }
+
+  // The newest, and among them those of this page, those that were replayed here and the one in focus.
+  few(list) {
+    const focused = document.activeElement?.dataset?.handle;
+    const wanted = ({ handle }) => handle === focused || this.verdicts.has(handle) || this.own.has(handle);
+    const kept = list.filter(wanted).slice(0, KEPT);
+    const others = list.filter((receipt) => !kept.includes(receipt)).slice(0, SHOWN - kept.length);
+    return list.filter((receipt) => kept.includes(receipt) || others.includes(receipt));
   }
 
   off() {
