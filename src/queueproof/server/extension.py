@@ -111,8 +111,8 @@ class Extension:
     def exchange(self, exchange: Exchange) -> None:
         """An HTTP exchange ended."""
 
-    def replayed(self, verdict: str) -> None:
-        """A receipt was replayed: "same", "different" or "unknown"."""
+    def replayed(self, verdict: str, class_: DeterminismClass, own: bool) -> None:
+        """A receipt was replayed: "same", "different" or "unknown". own: this server made it, so that it is no forgery."""
 
 
 class Receipts(Extension):
@@ -150,9 +150,9 @@ class Extensions:
         for tell in self._exchange:
             tell(exchange)
 
-    def replayed(self, verdict: str) -> None:
+    def replayed(self, verdict: str, class_: DeterminismClass, own: bool) -> None:
         for tell in self._replayed:
-            tell(verdict)
+            tell(verdict, class_, own)
 
     def _listening(self, method: Callable[..., None]) -> list[Callable[..., None]]:
         name = method.__name__

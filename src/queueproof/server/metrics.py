@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -17,6 +18,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from queueproof.contract.classes import DeterminismClass
 from queueproof.contract.document import ContractDocument
 from queueproof.server.extension import Exchange, Extension, GenerationRecord
 from queueproof.server.protocol import Load, ServedEngine
@@ -26,6 +28,7 @@ REQUEST_LABELS = ("model_name", "arithmetic", "class")
 FINISH_REASONS = ("stop", "length", "abort", "error")
 OUTCOMES = ("ok", "error", "disconnect", "deadline", "shutdown")
 VERDICTS = ("same", "different", "unknown")
+_SOURCES = ("given", "own")
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 # Fine where an answer starts at once, and as far as one that waited in a long queue.
@@ -142,8 +145,8 @@ class MetricsExtension(Extension):
         self._series: dict[tuple[str, str], _Series] = {}
         for offer in contract.offers:
             self._of(offer.arithmetic, offer.class_.value)
-        for verdict in VERDICTS:
-            self._replays.labels(model_name, verdict)
+        for class_, source, verdict in product(DeterminismClass, _SOURCES, VERDICTS):
+            self._replays.labels(model_name, class_.value, source, verdict)
 
     def _define(self) -> None:
         def histogram(name: str, text: str, buckets: Sequence[float]) -> Histogram:
@@ -180,7 +183,9 @@ class MetricsExtension(Extension):
         )
         self._receipts = counter(PREFIX + "receipts_written", "Receipts made and stored.", REQUEST_LABELS)
         self._replays = counter(
-            PREFIX + "receipt_replays", "Receipts computed again, by verdict.", ("model_name", "result")
+            PREFIX + "receipt_replays",
+            "Receipts computed again, by verdict. own: made by this server; given: whatever a client sent.",
+            ("model_name", "class", "source", "result"),
         )
         # Without a prefix, as vLLM's: these are the same for every HTTP server.
         self._http = counter("http_requests", "HTTP exchanges.", ("handler", "method", "status"))
@@ -264,8 +269,9 @@ class MetricsExtension(Extension):
         self._http.labels(handler, method, str(exchange.status)).inc()
         self._http_seconds.labels(handler, method).observe(exchange.seconds)
 
-    def replayed(self, verdict: str) -> None:
-        self._replays.labels(self._model, verdict if verdict in VERDICTS else "unknown").inc()
+    def replayed(self, verdict: str, class_: DeterminismClass, own: bool) -> None:
+        result = verdict if verdict in VERDICTS else "unknown"
+        self._replays.labels(self._model, class_.value, _SOURCES[own], result).inc()
 
 
 def answers(record: GenerationRecord) -> int:

@@ -14,9 +14,10 @@ import time
 from collections import Counter, OrderedDict, deque
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from queueproof.server.extension import GenerationRecord
+from queueproof.server.jsonio import dumps
 from queueproof.server.metrics import kv_usage, time_per_token
 from queueproof.server.protocol import Load, ServedEngine
 
@@ -25,13 +26,18 @@ PERIOD = 0.1
 SHORTEST = 0.02
 MAX_MEMBERS = 64
 """Rows of one sample; of a larger batch the number of the others is kept."""
-SAMPLES, SECONDS, ENDED = 900, 300, 128
+SAMPLES, SECONDS, ENDED = 600, 120, 128
 MAX_LANES, MAX_LEFT = 16384, 1024
 MAX_TIMES = 4096
 MAX_LISTENERS = 64
 BACKLOG = 256
 
-Event = dict[str, Any]
+
+class Event(NamedTuple):
+    """kind: "sample", "second" or "ended". json: an object whose "type" is that; written once, for all who listen."""
+
+    kind: str
+    json: str
 
 
 def label_of(response_id: str) -> str:
@@ -110,20 +116,21 @@ class Timeline:
                 self._left[engine_id] = lane
                 lanes.append(lane)
         _shorten(self._left, MAX_LEFT)
-        event: Event = {
-            "type": "ended",
-            "t": time.time(),
-            "label": label_of(record.response_id),
-            "class": record.class_.value,
-            "arithmetic": record.arithmetic,
-            "largest": max((lane.largest for lane in lanes), default=0),
-            "prompt": record.prompt_tokens,
-            "cached": record.cached_tokens,
-            "generated": record.generated_tokens,
-            "ttft": _since(record.arrival, record.first_token),
-            "e2e": _since(record.arrival, record.last_token),
-            "outcome": record.outcome,
-        }
+        event = _event(
+            "ended",
+            {
+                "label": label_of(record.response_id),
+                "class": record.class_.value,
+                "arithmetic": record.arithmetic,
+                "largest": max((lane.largest for lane in lanes), default=0),
+                "prompt": record.prompt_tokens,
+                "cached": record.cached_tokens,
+                "generated": record.generated_tokens,
+                "ttft": _since(record.arrival, record.first_token),
+                "e2e": _since(record.arrival, record.last_token),
+                "outcome": record.outcome,
+            },
+        )
         self._ended.append(event)
         self._send(event)
 
@@ -162,7 +169,7 @@ class Timeline:
         if (idle or now - self._last_sample < PERIOD) and batch == self._last_batch:
             return
         self._last_sample, self._last_batch = now, batch
-        event: Event = {"type": "sample", "t": time.time(), "engines": engines}
+        event = _event("sample", {"engines": engines})
         self._samples.append(event)
         self._send(event)
 
@@ -188,18 +195,19 @@ class Timeline:
     def close_second(self, now: float) -> None:
         """Adds a point to the series of speeds and times."""
         totals, second, seconds = self._totals(), self._second, now - self._counted_at
-        event: Event = {
-            "type": "second",
-            "t": time.time(),
-            # An engine that was made anew counts from 0.
-            "prompt_rate": round(max(0, totals[0] - self._counted[0]) / seconds, 1),
-            "token_rate": round(max(0, totals[1] - self._counted[1]) / seconds, 1),
-            "ttft": _quantiles(second.first_token),
-            "itl": _quantiles(second.inter_token),
-            "running": second.largest,
-            "waiting": second.waiting,
-            "kv": max(kv_usage(engine.load()) for engine in self._engines),
-        }
+        event = _event(
+            "second",
+            {
+                # An engine that was made anew counts from 0.
+                "prompt_rate": round(max(0, totals[0] - self._counted[0]) / seconds, 1),
+                "token_rate": round(max(0, totals[1] - self._counted[1]) / seconds, 1),
+                "ttft": _quantiles(second.first_token),
+                "itl": _quantiles(second.inter_token),
+                "running": second.largest,
+                "waiting": second.waiting,
+                "kv": max(kv_usage(engine.load()) for engine in self._engines),
+            },
+        )
         self._counted, self._counted_at, self._second = totals, now, _Second()
         self._seconds.append(event)
         self._send(event)
@@ -211,9 +219,11 @@ class Timeline:
 
     # What is told to those who look.
 
-    def snapshot(self) -> dict[str, list[Event]]:
-        """Everything in the rings, oldest first."""
-        return {"samples": list(self._samples), "seconds": list(self._seconds), "ended": list(self._ended)}
+    def snapshot(self) -> str:
+        """JSON of everything in the rings, oldest first: {"samples": [...], "seconds": [...], "ended": [...]}."""
+        rings = {"samples": self._samples, "seconds": self._seconds, "ended": self._ended}
+        lists = (f'"{name}":[{",".join(event.json for event in ring)}]' for name, ring in rings.items())
+        return "{" + ",".join(lists) + "}"
 
     @property
     def has_room(self) -> bool:
@@ -235,6 +245,11 @@ class Timeline:
             if events.full():
                 events.get_nowait()
             events.put_nowait(event)
+
+
+def _event(kind: str, values: dict[str, Any]) -> Event:
+    """t: seconds since 1970."""
+    return Event(kind, dumps({"type": kind, "t": time.time()} | values))
 
 
 def _shorten(lanes: OrderedDict[str, _Lane], most: int) -> None:

@@ -126,10 +126,17 @@ def test_classes_and_arithmetics_are_counted_apart() -> None:
 def test_replays() -> None:
     metrics, _ = made()
     for verdict in ("same", "same", "different", "unknown", "something new"):
-        metrics.replayed(verdict)
-    found = {v: value(metrics, "receipt_replays_total", model_name="m", result=v) for v in ("same", "different")}
-    assert found == {"same": 2, "different": 1}
-    assert value(metrics, "receipt_replays_total", model_name="m", result="unknown") == 2
+        metrics.replayed(verdict, DeterminismClass.PORTABLE, own=True)
+    metrics.replayed("different", DeterminismClass.PORTABLE, own=False)
+    metrics.replayed("different", DeterminismClass.BEST_EFFORT, own=True)
+
+    def found(result: str, class_: str = "portable", source: str = "own") -> float | None:
+        labels = {"model_name": "m", "class": class_, "source": source, "result": result}
+        return value(metrics, "receipt_replays_total", **labels)
+
+    assert [found(result) for result in ("same", "different", "unknown")] == [2, 1, 2]
+    assert found("different", source="given") == found("different", "best-effort") == 1
+    assert found("same", "batch") == 0
 
 
 def test_a_request_cannot_invent_a_label() -> None:

@@ -80,20 +80,20 @@ def test_data_needs_the_key(client: TestClient, path: str) -> None:
 def test_the_state(client: TestClient) -> None:
     answer = client.get("/live/state", headers=KEY)
     assert answer.headers["cache-control"] == "no-store"
-    state = answer.json()
+    state, timeline = answer.json()["about"], answer.json()["timeline"]
     assert state["build"] == "1.2.3" and state["model"] == "m" and state["chat"] is True
     assert state["default_class"] == "portable" and state["receipts"] == "off"
     assert [offer["class"] for offer in state["contract"]["offers"]] == ["batch", "request", "portable"]
     assert [axis["name"] for axis in state["axes"]] == [axis.value for axis in Axis]
     [engine] = state["engines"]
     assert engine["arithmetic"] == "ieee/1" and engine["max_num_seqs"] == 8 and engine["running"] is True
-    assert state["samples"] and not state["ended"]
+    assert timeline["samples"] and not timeline["ended"]
 
 
 def test_a_model_without_a_chat_template() -> None:
     made, _ = client_of(FakeEngine(has_template=False))
     with made:
-        assert made.get("/live/state").json()["chat"] is False
+        assert made.get("/live/state").json()["about"]["chat"] is False
 
 
 def read_events(lines: Iterator[str], wanted: str) -> list[tuple[str, dict[str, Any]]]:

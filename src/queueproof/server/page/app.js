@@ -115,8 +115,8 @@ async function connect() {
   const stream = events("live/events");
   let next = stream.next(); // listen first, so that nothing is missed between the two
   next.catch(() => {}); // awaited below; the state may fail before
-  const found = await get("live/state");
-  present(found);
+  const { about, timeline } = await get("live/state");
+  present(about, timeline);
   for (;;) {
     let item;
     try {
@@ -131,7 +131,7 @@ async function connect() {
   }
 }
 
-function present(found) {
+function present(found, timeline) {
   const first = state === null;
   state = found;
   byId("model").textContent = found.model;
@@ -145,9 +145,9 @@ function present(found) {
   picture.message = "No request is running. Ask something above.";
   contract.show(found);
   if (first) {
-    found.samples.forEach((event) => picture.add(event));
-    found.seconds.forEach((event) => plots.add(event));
-    found.ended.forEach((event) => ended.heard(event));
+    timeline.samples.forEach((event) => picture.add(event));
+    timeline.seconds.forEach((event) => plots.add(event));
+    timeline.ended.forEach((event) => ended.heard(event));
   }
   picture.describe();
   picture.draw();

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, suppress
 from importlib import resources
 from typing import Any
 
@@ -23,10 +22,10 @@ from queueproof.contract.axes import Axis
 from queueproof.contract.errors import UsageError
 from queueproof.server.errors import ApiError
 from queueproof.server.extension import Extension, GenerationRecord
-from queueproof.server.jsonio import JsonResponse
+from queueproof.server.jsonio import dumps
 from queueproof.server.protocol import ServedEngine
 from queueproof.server.state import AppState, state_of
-from queueproof.server.timeline import Event, Timeline
+from queueproof.server.timeline import Timeline
 
 TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 HEADERS = {
@@ -101,8 +100,9 @@ class PageExtension(Extension):
 
     async def _state(self, request: Request) -> Response:
         """What serves here, what it promises, and the timeline so far."""
-        state = state_of(request)
-        return JsonResponse(self._about(state) | self.timeline.snapshot(), headers={"cache-control": "no-store"})
+        about = dumps(self._about(state_of(request)))
+        text = f'{{"about":{about},"timeline":{self.timeline.snapshot()}}}'
+        return Response(text, media_type="application/json", headers={"cache-control": "no-store"})
 
     def _about(self, state: AppState) -> dict[str, Any]:
         config = state.config
@@ -141,14 +141,11 @@ class PageExtension(Extension):
 
     async def _stream(self, state: AppState) -> AsyncGenerator[bytes, None]:
         yield b"retry: 2000\n\n"  # at once, so that the page knows that it is connected
-        async for event in self.timeline.listen():
-            if state.shutdown.begun:  # there is an event each second
-                return
-            yield _as_sent(event)
-
-
-def _as_sent(event: Event) -> bytes:
-    return f"event: {event['type']}\ndata: {json.dumps(event, separators=(',', ':'))}\n\n".encode()
+        async with aclosing(self.timeline.listen()) as events:
+            async for event in events:
+                if state.shutdown.begun:  # there is an event each second
+                    return
+                yield f"event: {event.kind}\ndata: {event.json}\n\n".encode()
 
 
 def _read_files() -> dict[str, tuple[bytes, str, str]]:

@@ -104,7 +104,7 @@ class ReceiptRoutes:
             verdict, computed = await self._verdict(request, state, receipt, prompt)
         finally:
             self._replays -= 1
-        state.extensions.replayed(verdict.outcome.value)
+        state.extensions.replayed(verdict.outcome.value, receipt.class_, own=fields.receipt is None)
         if verdict.outcome is Outcome.DIFFERENT:
             assert verdict.difference is not None
             _log.warning("receipt %s is different at step %s", receipt.handle, verdict.difference.step)

@@ -29,10 +29,10 @@ SAMPLED = {"prompt": "Once", "max_tokens": 12, "temperature": 0.8, "seed": 2**64
 
 class Heard(Extension):
     def __init__(self) -> None:
-        self.verdicts: list[str] = []
+        self.verdicts: list[tuple[str, bool]] = []
 
-    def replayed(self, verdict: str) -> None:
-        self.verdicts.append(verdict)
+    def replayed(self, verdict: str, class_: DeterminismClass, own: bool) -> None:
+        self.verdicts.append((verdict, own))
 
 
 @asynccontextmanager
@@ -92,7 +92,7 @@ def test_an_answer_has_a_receipt_that_can_be_read_and_replayed() -> None:
             assert again.alone and again.prompt == engine.seen[0].prompt and again.request_id.startswith("replay-")
             assert (await replayed(client, receipt=json.loads(receipt.to_json())))["verdict"] == "same"
             assert (await replayed(client, receipt=got.json()))["verdict"] == "same"  # with what is around it
-            assert heard.verdicts == ["same"] * 3
+            assert heard.verdicts == [("same", True), ("same", False), ("same", False)]
 
     run(work())
 
