@@ -17,7 +17,7 @@ from starlette.applications import Starlette
 from queueproof.server.app import make_app
 from queueproof.server.config import ServerConfig
 from queueproof.server.extension import Extension, FinishedAnswer, Receipts
-from queueproof.server.run import listen, make_server
+from queueproof.server.run import listen, make_server, new_event_loop
 from tests.support.fake_engine import FakeEngine, contract_of
 
 T = TypeVar("T")
@@ -123,7 +123,8 @@ class Live:
         self._thread = threading.Thread(target=self._run, name="live-server")
 
     def _run(self) -> None:
-        asyncio.run(self.server.serve([self._socket]))
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:
+            runner.run(self.server.serve([self._socket]))
 
     def __enter__(self) -> Self:
         self._thread.start()

@@ -169,24 +169,28 @@ def _serve(plan: Plan, config: ServerConfig, opened: socket.socket, keeper: Rece
     from queueproof.cli.serving import stop_engines
     from queueproof.server.app import make_app
     from queueproof.server.logs import uvicorn_log_config
-    from queueproof.server.run import serve
+    from queueproof.server.run import new_event_loop, serve
+    from queueproof.server.tracing import open_tracing
 
+    endpoint, name = plan.otlp_endpoint, config.model_names[0]
+    tracing = [] if endpoint is None else [open_tracing(endpoint, name, __version__)]
     with shown(err()) as report:
         services, contract = _start(plan, report)
     try:
-        extensions = _extensions(plan, config, services, contract)
+        extensions = [*_extensions(name, services, contract), *tracing]
         app = make_app(config, services, contract, receipts=keeper, extensions=extensions)
         # While it runs, signals are the server's; it raises them once more when it has ended, and here all is done then.
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, _done)
-        listened = asyncio.run(
-            serve(
-                app,
-                [opened],
-                started=lambda: _announce(plan, config, opened, contract),
-                log_config=uvicorn_log_config(plan.log_level),
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:
+            listened = runner.run(
+                serve(
+                    app,
+                    [opened],
+                    started=lambda: _announce(plan, config, opened, contract),
+                    log_config=uvicorn_log_config(plan.log_level),
+                )
             )
-        )
     finally:
         stop_engines(services)
     return ExitCode.OK if listened else ExitCode.ENVIRONMENT
@@ -217,20 +221,12 @@ def _start(plan: Plan, report: Report) -> tuple[list[EngineService], ContractDoc
     return services, contract_of(model, plan.device, served, prices)
 
 
-def _extensions(
-    plan: Plan, config: ServerConfig, services: list[EngineService], contract: ContractDocument
-) -> list[Extension]:
-    """Raises UsageError where traces are asked for and OpenTelemetry is not installed."""
+def _extensions(name: str, services: list[EngineService], contract: ContractDocument) -> list[Extension]:
     from queueproof.server.logs import LogsExtension
     from queueproof.server.metrics import MetricsExtension
     from queueproof.server.routes.page import PageExtension
-    from queueproof.server.tracing import open_tracing
 
-    name = config.model_names[0]
-    found: list[Extension] = [MetricsExtension(services, contract, name, __version__), LogsExtension()]
-    if plan.otlp_endpoint is not None:
-        found.append(open_tracing(plan.otlp_endpoint, name, __version__))
-    return [*found, PageExtension(services)]
+    return [MetricsExtension(services, contract, name, __version__), LogsExtension(), PageExtension(services)]
 
 
 def _done(number: int, frame: object) -> None:

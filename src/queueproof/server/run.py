@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import socket
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,14 +16,37 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from queueproof.contract.errors import UsageError
 from queueproof.server.config import ServerConfig
-from queueproof.server.openai.stream import ABORT
+from queueproof.server.openai.stream import WIRE
 from queueproof.server.state import AppState
 
 _LAST_WORDS = 5.0  # seconds that interrupted answers have to say so, before their tasks are cancelled
 
 
+class _Wire:
+    """The connection under an answer (openai.stream.Wire)."""
+
+    def __init__(self, protocol: H11Protocol, chunked: bool) -> None:
+        self._protocol, self.chunked = protocol, chunked
+        self._transport, self._flow = protocol.transport, protocol.flow
+
+    @property
+    def full(self) -> bool:
+        return self._flow.write_paused and not self._protocol.cycle.disconnected
+
+    async def drain(self) -> None:
+        await self._flow.drain()
+
+    def write_chunk(self, data: bytes) -> None:
+        # A connection is parsed no further while an answer is on its way: the cycle is that of the answer.
+        if not self._protocol.cycle.disconnected:
+            self._transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+
+    def abort(self) -> None:
+        self._transport.abort()
+
+
 class _Protocol(H11Protocol):
-    """Closes connections that are open and send no whole request head in time, and lets an answer drop its own."""
+    """Closes connections that are open and send no whole request head in time, and hands answers their connection."""
 
     head_timeout: float
     _head_timer: asyncio.TimerHandle | None = None
@@ -31,11 +55,11 @@ class _Protocol(H11Protocol):
         super().connection_made(transport)
         app = self.app
 
-        async def with_abort(scope: Scope, receive: Receive, send: Send) -> None:
-            scope[ABORT] = transport.abort
+        async def with_wire(scope: Scope, receive: Receive, send: Send) -> None:
+            scope[WIRE] = _Wire(self, chunked=scope["http_version"] == "1.1")
             await app(scope, receive, send)
 
-        self.app = with_abort
+        self.app = with_wire
         self._watch_head()
 
     def data_received(self, data: bytes) -> None:
@@ -73,6 +97,15 @@ class _Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._state.shutdown.begin(self._state.config.grace)
         await super().shutdown(sockets)
+
+
+def new_event_loop() -> asyncio.AbstractEventLoop:
+    """For asyncio.Runner. libuv's loop takes half of the processor's time for the chunks of streams; Windows has none."""
+    if sys.platform == "win32":
+        return asyncio.new_event_loop()
+    import uvloop
+
+    return uvloop.new_event_loop()
 
 
 def make_server(

@@ -33,7 +33,7 @@ from queueproof.server.openai.completions import (
     read_completion,
 )
 from queueproof.server.openai.stream import EventStream
-from queueproof.server.protocol import ServedEngine
+from queueproof.server.protocol import Output, ServedEngine
 from queueproof.server.state import AppState, owner_of, request_id_of, state_of
 
 F = TypeVar("F", ChatFields, CompletionFields)
@@ -251,14 +251,19 @@ async def _whole(answers: Answers) -> dict[str, Any]:
 
 async def _stream(answers: Answers, stream: EventStream) -> None:
     job = answers.job
-    async with aclosing(job.outputs()) as outputs, aclosing(stream.waiting(outputs)) as heard:
-        async for number, output in heard:
-            events, ended = answers.chunks(number, output)
-            if events:
-                await stream.send(b"".join(events))
-            for index, choice in ended:
-                receipt = await job.keep(index, output, choice)
-                await stream.send(answers.last_chunk(index, choice, receipt))
+
+    async def pass_on(number: int, output: Output) -> None:
+        events, ended = answers.chunks(number, output)
+        if events:
+            await stream.send(events[0] if len(events) == 1 else b"".join(events))
+        for index, choice in ended:
+            receipt = await job.keep(index, output, choice)
+            await stream.send(answers.last_chunk(index, choice, receipt))
+
+    async with aclosing(job.outputs()) as outputs:
+        await pass_on(*await stream.first(outputs))
+        async for number, output in outputs:
+            await pass_on(number, output)
     await stream.end(answers.usage_chunk() if answers.fields.include_usage else b"")
 
 
