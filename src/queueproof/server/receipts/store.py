@@ -251,7 +251,11 @@ def _make_file(path: Path) -> None:
 
 def _prepare(db: sqlite3.Connection, name: str) -> None:
     """Checks the file before anything in it is changed, then makes the tables if they are not there."""
-    _check_kind(db, name)
+    db.execute("BEGIN")  # three reads of one moment: another process may be making the tables
+    try:
+        _check_kind(db, name)
+    finally:
+        db.execute("ROLLBACK")
     (found,) = db.execute("PRAGMA quick_check(1)").fetchone()
     if found != "ok":
         raise sqlite3.DatabaseError(" ".join(found.split()))
