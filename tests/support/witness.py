@@ -28,8 +28,10 @@ class Witness:
     longest_wait: seconds between two events of its streams, or until the first, at most.
     """
 
-    def __init__(self, url: str) -> None:
-        self._url = url
+    def __init__(self, url: str, key: str | None = None) -> None:
+        self._options: dict[str, Any] = {"base_url": url, "timeout": 60.0}
+        if key is not None:
+            self._options["headers"] = {"Authorization": f"Bearer {key}"}
         self.different: list[Answer] = []
         self.errors: list[str] = []
         self.answers = 0
@@ -38,7 +40,7 @@ class Witness:
         self._thread = threading.Thread(target=self._run, name="witness")
 
     def __enter__(self) -> Self:
-        with httpx.Client(base_url=self._url, timeout=60.0) as client:
+        with httpx.Client(**self._options) as client:
             self._right = self._ask(client)
         self.longest_wait = 0.0
         self._thread.start()
@@ -57,7 +59,7 @@ class Witness:
         assert self.answers
 
     def _run(self) -> None:
-        with httpx.Client(base_url=self._url, timeout=60.0) as client:
+        with httpx.Client(**self._options) as client:
             while not self._stop.is_set():
                 try:
                     answer = self._ask(client)
