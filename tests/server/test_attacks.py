@@ -129,6 +129,18 @@ def test_a_handle_tells_nothing_of_the_prompt(alice: httpx.Client, mallory: http
     assert guesses[0].status_code == 400 and guesses[0].json() == guesses[1].json()
 
 
+def test_the_cache_tells_nobody_what_another_user_asked(alice: httpx.Client, mallory: httpx.Client) -> None:
+    def cached(client: httpx.Client) -> int:
+        found: int = ask(client, prompt=f"asked here alone, twice: {SECRET}")["usage"]["prompt_tokens_details"][
+            "cached_tokens"
+        ]
+        return found
+
+    assert cached(alice) == 0
+    assert cached(mallory) == 0
+    assert cached(alice) > 0
+
+
 def forged(receipt: Receipt, **changes: Any) -> dict[str, Any]:
     """With other sampling parameters and a sound id."""
     sampling = dataclasses.replace(receipt.sampling, **changes)

@@ -99,3 +99,18 @@ def test_no_other_page_may_call_unless_it_is_allowed() -> None:
     # A page that is not allowed cannot send JSON without asking, and text is not taken.
     plain = {"Content-Type": "text/plain", "Origin": "http://evil.example"}
     assert request(app_of(FakeEngine()), "POST", CHAT, content=b"{}", headers=plain).status_code == 415
+
+
+def test_users_with_keys_of_their_own_share_no_prefix_cache() -> None:
+    engine = FakeEngine()
+    app = app_of(engine, api_keys=KEYS)
+    for key in KEYS:
+        for salt in ({}, {"cache_salt": "s"}):
+            assert post(app, CHAT, with_key(key), messages=HELLO, max_tokens=1, **salt).status_code == 200
+    assert len({seen.cache_salt for seen in engine.seen}) == 4 and None not in {seen.cache_salt for seen in engine.seen}
+
+
+def test_one_key_shares_what_no_key_shares() -> None:
+    engine = FakeEngine()
+    post(app_of(engine, api_keys=KEYS[:1]), CHAT, with_key(KEYS[0]), messages=HELLO, max_tokens=1)
+    assert [seen.cache_salt for seen in engine.seen] == [None]

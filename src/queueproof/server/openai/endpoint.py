@@ -146,7 +146,8 @@ class GenerationEndpoint(ABC, Generic[F]):
         record.max_tokens = max(made)
         record.prompt_tokens = sum(len(prompt.ids) for prompt in prompts)
         shows_answer = fields.max_tokens != 0
-        return Job(state, grant, record, int(time.time()), prompts, fields.cache_salt, keep_receipts=shows_answer)
+        salt = _salt(fields.cache_salt, record.owner, state.config)
+        return Job(state, grant, record, int(time.time()), prompts, salt, keep_receipts=shows_answer)
 
     def _max_tokens(self, fields: F, length: int, engine: ServedEngine) -> int:
         room = engine.max_model_len - length
@@ -265,6 +266,12 @@ async def _stream(answers: Answers, stream: EventStream) -> None:
         async for number, output in outputs:
             await pass_on(number, output)
     await stream.end(answers.usage_chunk() if answers.fields.include_usage else b"")
+
+
+def _salt(given: str | None, owner: str | None, config: ServerConfig) -> str | None:
+    """Users with keys of their own have prefix caches of their own: cached_tokens, and the time to the first token, would tell
+    one of them what another has asked."""
+    return given if len(config.api_keys) < 2 else f"{owner}/{given or ''}"
 
 
 def _failure(error: Exception, deadline: float | None) -> ApiError:
