@@ -65,7 +65,9 @@ class Screen:
 
     def table(self) -> Table:
         """Draws the present state."""
-        table = Table(title="Answers that differ from the same request alone (in brackets: other tokens)", title_justify="left")
+        table = Table(
+            title="Answers that differ from the same request alone (in brackets: other tokens)", title_justify="left"
+        )
         table.add_column("axis", style="bold", no_wrap=True)
         table.add_column("how it is asked", overflow="fold")
         for arithmetic in self._arithmetics:

@@ -6,6 +6,7 @@ import json
 import re
 import signal
 import socket
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -184,6 +185,14 @@ def test_an_address_that_others_can_reach_without_a_key(served: Served, invoke: 
 def test_no_receipts(served: Served, invoke: Callable[..., Result]) -> None:
     assert invoke("--receipts", "off", receipts=False).exit_code == 0
     assert served.apps[0].state.queueproof.receipts is None
+
+
+def test_traces_without_their_library(
+    served: Served, invoke: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
+    result = invoke("--otlp-endpoint", "http://127.0.0.1:1/v1/traces")
+    assert result.exit_code == 2 and "queueproof[otel]" in result.stderr and not served.loaded
 
 
 def test_a_context_longer_than_the_models(served: Served, invoke: Callable[..., Result]) -> None:
