@@ -122,9 +122,18 @@ def _number(value: float) -> str:
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        keys = [key for key, _ in pairs]
-        raise ContractError(f"the key {next(k for k in keys if keys.count(k) > 1)!r} stands twice in one object")
+        raise ContractError(f"the key {repeated_key(pairs)!r} stands twice in one object")
     return found
+
+
+def repeated_key(pairs: list[tuple[str, Any]]) -> str:
+    """The first key that stands there for the second time. Pre: there is one."""
+    seen: set[str] = set()
+    for key, _ in pairs:
+        if key in seen:
+            return key
+        seen.add(key)
+    raise ValueError("no key is repeated")
 
 
 def _integer(literal: str) -> int | float:

@@ -35,8 +35,9 @@ _ID = re.compile("rcpt-[0-9a-f]{32}")
 class ReceiptModel:
     """Which weights and tokenizer answered.
 
-    sha256: of the weight files (`LoadedModel.digest`); tokenizer_sha256: of the
-    vocabulary and its rules. dtype: the 16-bit type."""
+    sha256: of the weight files (`LoadedModel.digest`); tokenizer_sha256: of the vocabulary and its rules. dtype: the 16-bit
+    type.
+    """
 
     name: str
     sha256: str

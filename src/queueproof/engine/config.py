@@ -10,8 +10,9 @@ from typing import Any
 import psutil
 
 from queueproof.contract.errors import InvalidParameter, UsageError
+from queueproof.contract.receipt import MAX_SEED
 from queueproof.engine.protocols import LoadedModel
-from queueproof.engine.sampling_params import MAX_SEED, as_integer
+from queueproof.engine.sampling_params import as_integer
 from queueproof.engine.scheduler.policies import POLICIES
 from queueproof.kernels.ops import Limits
 

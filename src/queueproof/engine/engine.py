@@ -9,6 +9,7 @@ import time
 
 from queueproof.contract.classes import arithmetic_class
 from queueproof.contract.errors import EngineError, InvalidParameter, RequestTooLong
+from queueproof.contract.load import Load
 from queueproof.engine.config import EngineConfig, limits_of, thread_count
 from queueproof.engine.guide import Guides
 from queueproof.engine.kv.pool import BlockPool
@@ -221,20 +222,21 @@ class Engine:
 
     def moment(self) -> Moment:
         """For who watches. Between two steps, on the thread that computes them."""
-        scheduler, stats = self._scheduler, self.stats
-        return Moment(
+        scheduler, pool, stats = self._scheduler, self._pool, self.stats
+        load = Load(
             len(scheduler.running),
             len(scheduler.waiting),
-            self._pool.free,
-            self._pool.num_blocks,
+            pool.num_blocks - pool.free,
+            pool.num_blocks,
             stats.prompt_tokens,
             stats.generated_tokens,
             stats.prefix_cache_query_tokens,
             stats.prefix_cache_hit_tokens,
             stats.preemptions,
             stats.steps,
-            self._last if scheduler.running else None,
+            (),
         )
+        return Moment(load, self._last if scheduler.running else None)
 
     def reset_stats(self) -> None:
         self.stats = self._scheduler.stats = EngineStats()

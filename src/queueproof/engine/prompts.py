@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NotRequired, TypedDict
@@ -33,6 +34,11 @@ class ReadPrompt:
     text: str | None
     token_ids: list[int]
     cache_salt: str | None = None
+
+
+def salt_of_its_own() -> str:
+    """A cache_salt that nobody else has: nothing that was computed before is found."""
+    return secrets.token_hex(16)
 
 
 def read_prompt(prompt: object, tokenizer: Tokenizer, vocab_size: int) -> ReadPrompt:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Sequence
 
 from queueproof.contract.errors import CannotTell, UsageError
@@ -11,7 +10,7 @@ from queueproof.contract.verdict import Answer, Replayer, Verdict, judge, plan
 from queueproof.engine.engine import Engine
 from queueproof.engine.guide import library
 from queueproof.engine.llm import LLM
-from queueproof.engine.prompts import TokensPrompt
+from queueproof.engine.prompts import TokensPrompt, salt_of_its_own
 from queueproof.engine.protocols import LoadedModel
 from queueproof.engine.sampling_params import SamplingParams
 
@@ -36,8 +35,7 @@ def replay(llm: LLM, receipt: Receipt, prompt_token_ids: Sequence[int] | None = 
     try:
         todo = plan(receipt, replayer, prompt_token_ids)
         params = SamplingParams(**todo.options)
-        # Nobody else knows this salt, so that nothing is found in the prefix cache.
-        prompt: TokensPrompt = {"prompt_token_ids": todo.prompt_token_ids, "cache_salt": secrets.token_hex(16)}
+        prompt: TokensPrompt = {"prompt_token_ids": todo.prompt_token_ids, "cache_salt": salt_of_its_own()}
         (output,) = llm.generate(prompt, params)
     except CannotTell as error:
         return Verdict.unknown(str(error))

@@ -8,6 +8,7 @@ from enum import Enum
 import numpy as np
 
 from queueproof.contract.errors import QueueproofError
+from queueproof.contract.receipt import MAX_SEED
 from queueproof.engine.guide import Guide
 from queueproof.engine.outputs import (
     AnswerState,
@@ -19,7 +20,7 @@ from queueproof.engine.outputs import (
     RequestOutput,
     Snapshot,
 )
-from queueproof.engine.sampling_params import MAX_SEED, SamplingParams
+from queueproof.engine.sampling_params import SamplingParams
 from queueproof.engine.stops import TextStream
 from queueproof.kernels.ops import F32, I32
 

@@ -120,7 +120,6 @@ class Sampler:
         )
         return Edits(rows.astype(np.int32), ids.astype(np.int32), bias, repetition, frequency, presence, banned)
 
-
     def _masks(self, plan: RowPlan) -> Masks | None:
         rows, allowed = [], []
         for row, sequence in enumerate(plan.owners):

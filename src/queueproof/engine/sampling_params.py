@@ -11,8 +11,8 @@ from numbers import Real
 from typing import Any
 
 from queueproof.contract.errors import InvalidParameter
+from queueproof.contract.receipt import MAX_SEED
 
-MAX_SEED = (1 << 64) - 1
 _MAX_N = 1 << 16
 
 

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
@@ -19,6 +18,7 @@ from queueproof.engine.config import EngineConfig
 from queueproof.engine.engine import Engine
 from queueproof.engine.guide import library
 from queueproof.engine.outputs import RequestOutput
+from queueproof.engine.prompts import salt_of_its_own
 from queueproof.engine.protocols import LoadedModel
 from queueproof.engine.replay import receipt_model
 from queueproof.engine.sampling_params import SamplingParams
@@ -88,7 +88,7 @@ class EngineService:
         if not isinstance(params, SamplingParams):
             raise InvalidParameter("params", params, "what `params` of this engine gave")
         if alone:
-            cache_salt = secrets.token_hex(16)  # which nobody else knows: an empty cache of its own
+            cache_salt = salt_of_its_own()
         prompt = {"prompt_token_ids": prompt_token_ids}
         async with aclosing(self._engine.generate(prompt, params, request_id, cache_salt)) as outputs:
             async for output in outputs:

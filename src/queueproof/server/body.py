@@ -7,6 +7,7 @@ from typing import Any
 
 from starlette.requests import Request
 
+from queueproof.contract.canonical import repeated_key
 from queueproof.server.errors import ApiError, bad_request, brief
 from queueproof.server.limits import read_body
 from queueproof.server.state import state_of
@@ -76,11 +77,7 @@ def _no_constant(name: str) -> Any:
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     made = dict(pairs)
     if len(made) < len(pairs):
-        seen: set[str] = set()
-        for key, _ in pairs:
-            if key in seen:
-                raise ValueError(f"the key {brief(key)} is there twice")
-            seen.add(key)
+        raise ValueError(f"the key {brief(repeated_key(pairs))} is there twice")
     return made
 
 

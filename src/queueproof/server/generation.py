@@ -11,14 +11,16 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from queueproof.server.classes import Grant
-from queueproof.server.errors import ApiError, api_error
+from queueproof.server.config import ServerConfig
+from queueproof.server.errors import ApiError, api_error, bad_request
 from queueproof.server.extension import FinishedAnswer, GenerationRecord
-from queueproof.server.protocol import Choice, Output, Params
+from queueproof.server.protocol import Choice, Output, Params, ServedEngine
 from queueproof.server.state import AppState
 
 T = TypeVar("T")
 
 _LONG_TEXT = 8192  # characters: above it, encoding takes milliseconds, in which every other stream would stand still
+_CHARACTERS_PER_TOKEN = 64  # in the mean; languages have 1 to 6, and only spaces and rulers have more
 # A few, each of which may take a hundred bytes of memory for a byte of text; and of their own, so that receipts, which are
 # written on other threads, do not wait behind them.
 _encoders = ThreadPoolExecutor(2, "queueproof-encoder")
@@ -165,6 +167,17 @@ def _tokens(output: Output) -> int:
     for choice in output.outputs:
         total += len(choice.token_ids)
     return total
+
+
+def check_length(length: int, engine: ServedEngine, config: ServerConfig, param: str) -> None:
+    """Before it costs anything: no text of so many characters has as few tokens as the model takes. Raises ApiError 400."""
+    limit = min(config.max_prompt_text, _CHARACTERS_PER_TOKEN * engine.max_model_len)
+    if length > limit:
+        raise bad_request(
+            f"the prompt has {length} characters, this server takes {limit}; shorten it",
+            param,
+            "context_length_exceeded",
+        )
 
 
 async def encode(call: Callable[[], T], length: int) -> T:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from types import TracebackType
@@ -61,13 +62,20 @@ class Admission:
             self._bytes -= mine
 
     def _busy(self, why: str) -> ApiError:
-        seconds = math.ceil(self._config.retry_after)
-        return ApiError(
-            429,
-            "server_busy",
-            f"the server is busy: {why}; try again after {seconds} s",
-            headers={"Retry-After": str(seconds)},
-        )
+        return try_later(self._config, "server_busy", f"the server is busy: {why}")
+
+
+def try_later(config: ServerConfig, code: str, why: str) -> ApiError:
+    """429, and when to come again."""
+    seconds = max(1, math.ceil(config.retry_after))
+    return ApiError(429, code, f"{why}; try again after {seconds} s", headers={"Retry-After": str(seconds)})
+
+
+def due(config: ServerConfig, arrival: float) -> float | None:
+    """When the deadline of a request passes, on the event loop's clock. arrival: of time.monotonic."""
+    if config.deadline is None:
+        return None
+    return asyncio.get_running_loop().time() + config.deadline - (time.monotonic() - arrival)
 
 
 class Shutdown:

@@ -15,14 +15,13 @@ from queueproof.contract.errors import GuideError, InvalidParameter, UsageError
 from queueproof.engine.guide import Guides, library
 from queueproof.engine.llm import LLM
 from queueproof.engine.outputs import CompletionOutput
-from queueproof.engine.pipeline import Pipeline
-from queueproof.engine.request import Sequence
 from queueproof.engine.sampling_params import SamplingParams
 from queueproof.kernels.numba.backend import NumbaBackend
 from queueproof.models.loader import load_model
 from tests.support.checkpoints import checkpoint, write_hf
 from tests.support.fake_backend import FakeLoaded, load_fake
 from tests.support.guides import GUIDES, NUMBER, PERSON, PIECES, SHORT, check_followed
+from tests.support.hasty import wait_for_no_token
 from tests.support.late_backend import late
 from tests.support.simulation import MAX_LEN, Alone, Found, simulate
 
@@ -211,20 +210,7 @@ def test_no_schedule_is_seen_in_a_guided_answer(seeds: range, kind: str, alone: 
 
 def test_an_engine_that_does_not_wait_for_the_token_is_caught(monkeypatch: pytest.MonkeyPatch, alone: Alone) -> None:
     """Negative control."""
-    real = Pipeline.needs_tokens
-
-    def hasty(self: Pipeline, sequences: list[Sequence]) -> bool:
-        requests = [s.request for s in sequences]
-        kept = [request.needs_history for request in requests]
-        for request in requests:
-            request.needs_history = False
-        try:
-            return real(self, sequences)
-        finally:
-            for request, was in zip(requests, kept, strict=True):
-                request.needs_history = was
-
-    monkeypatch.setattr(Pipeline, "needs_tokens", hasty)
+    wait_for_no_token(monkeypatch)
     found = Found()
     for seed in range(16):
         simulate(seed, late(model()), alone, found, GUIDES)

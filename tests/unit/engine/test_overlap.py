@@ -14,11 +14,10 @@ from queueproof.engine.config import EngineConfig
 from queueproof.engine.engine import Engine
 from queueproof.engine.llm import LLM
 from queueproof.engine.outputs import RequestOutput
-from queueproof.engine.pipeline import Pipeline
 from queueproof.engine.protocols import LoadedModel
-from queueproof.engine.request import Sequence
 from queueproof.engine.sampling_params import SamplingParams
 from tests.support.fake_backend import load_fake
+from tests.support.hasty import wait_for_no_token
 from tests.support.late_backend import load_late
 from tests.support.simulation import Found, answers, fake_alone, late_model, simulate
 
@@ -68,20 +67,7 @@ def test_a_device_that_takes_another_token_is_caught(bug: str) -> None:
 
 def test_an_engine_that_does_not_wait_for_penalties_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """Negative control."""
-    real = Pipeline.needs_tokens
-
-    def hasty(self: Pipeline, sequences: list[Sequence]) -> bool:
-        penalised = [s.request for s in sequences]
-        kept = [request.needs_history for request in penalised]
-        for request in penalised:
-            request.needs_history = False
-        try:
-            return real(self, sequences)
-        finally:
-            for request, was in zip(penalised, kept, strict=True):
-                request.needs_history = was
-
-    monkeypatch.setattr(Pipeline, "needs_tokens", hasty)
+    wait_for_no_token(monkeypatch)
     assert search(range(20), late_model()).differences
 
 

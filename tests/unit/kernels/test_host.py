@@ -10,8 +10,9 @@ import pytest
 from queueproof.arithmetic.diff import same_bits
 from queueproof.arithmetic.oracle.rows import OracleRows
 from queueproof.kernels.numba.backend import NumbaRows
-from queueproof.kernels.ops import F32, DrawBatch, Edits, Masks
+from queueproof.kernels.ops import F32, DrawBatch, Edits
 from queueproof.kernels.vendor.rows import VendorRows
+from tests.support.masks import masks_of
 
 
 def logits_of(rng: np.random.Generator, rows: int, n: int) -> F32:
@@ -34,15 +35,6 @@ def edits_of(rng: np.random.Generator, rows: int, n: int) -> Edits:
 
     banned = rng.random(ids.size) < 0.2
     return Edits(number, ids, values(0, 2.5, -100), values(1, 1.3, 0.5), values(0, 0.6, -1), values(0, 0.7), banned)
-
-
-def masks_of(rng: np.random.Generator, rows: int, n: int) -> Masks:
-    """Of some rows, in any order; bits past the vocabulary are set, too."""
-    chosen = rng.permutation(rows)[: max(1, rows // 2)].astype(np.int32)
-    allowed = rng.integers(0, 1 << 32, (chosen.size, -(-n // 32)), dtype=np.uint32)
-    allowed &= rng.integers(0, 1 << 32, allowed.shape, dtype=np.uint32)
-    allowed[:, 0] |= 1
-    return Masks(chosen, allowed)
 
 
 def batch_of(rng: np.random.Generator, rows: int, n: int, top: int | None, edits: Edits | None) -> DrawBatch:

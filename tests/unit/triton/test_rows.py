@@ -12,6 +12,7 @@ from queueproof.kernels.ops import DrawBatch, Drawn, Edits, Masks
 from queueproof.kernels.triton.card import Card, find_card, interpreted_card
 from queueproof.kernels.triton.device import DeviceLogits
 from queueproof.kernels.triton.rows import TritonRows, build_draws
+from tests.support.masks import masks_of
 
 ALL_SEEDS = (1 << 64) - 1
 
@@ -67,15 +68,6 @@ def random_edits(rng: np.random.Generator, rows: int, v: int) -> Edits:
     )
 
 
-def random_masks(rng: np.random.Generator, rows: int, v: int) -> Masks:
-    """Of some rows, in any order; bits past the vocabulary are set, too."""
-    chosen = rng.permutation(rows)[: max(1, rows // 2)].astype(np.int32)
-    allowed = rng.integers(0, 1 << 32, (chosen.size, -(-v // 32)), dtype=np.uint32)
-    allowed &= rng.integers(0, 1 << 32, allowed.shape, dtype=np.uint32)
-    allowed[:, 0] |= 1
-    return Masks(chosen, allowed)
-
-
 def random_batch(rng: np.random.Generator, rows: int, v: int, top: int | None) -> DrawBatch:
     return batch(
         rows,
@@ -88,7 +80,7 @@ def random_batch(rng: np.random.Generator, rows: int, v: int, top: int | None) -
         position=rng.integers(0, 1 << 40, rows),
         top=top,
         edits=random_edits(rng, rows, v) if rng.random() < 0.5 else None,
-        masks=random_masks(rng, rows, v) if rng.random() < 0.5 else None,
+        masks=masks_of(rng, rows, v) if rng.random() < 0.5 else None,
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from queueproof.server.generation import Job
 from queueproof.server.jsonio import dump_bytes, dumps
 from queueproof.server.openai.common import SamplingFields, usage
+from queueproof.server.openai.logprobs import prompt_logprobs
 from queueproof.server.protocol import Choice, Output
 
 DONE = b"data: [DONE]\n\n"
@@ -122,6 +123,17 @@ class Answers(ABC):
                 self._ended[index] = True
                 ended.append((index, choice))
         return events, ended
+
+    def prompt_part(self, output: Output) -> dict[str, Any]:
+        """What was asked to be told of a prompt, in a whole answer."""
+        made: dict[str, Any] = {}
+        if self.fields.return_token_ids:
+            made["prompt_token_ids"] = list(output.prompt_token_ids)
+        if output.prompt_logprobs is not None and self.fields.prompt_logprobs is not None:
+            made["prompt_logprobs"] = prompt_logprobs(
+                self.job.grant.tokens, output.prompt_token_ids, output.prompt_logprobs, self.fields.prompt_logprobs
+            )
+        return made
 
     @property
     def shows_answer(self) -> bool:

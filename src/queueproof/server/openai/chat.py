@@ -9,15 +9,14 @@ from pydantic import Field
 
 from queueproof.server.config import ServerConfig
 from queueproof.server.errors import bad_request, brief
-from queueproof.server.generation import encode
+from queueproof.server.generation import check_length, encode
 from queueproof.server.openai.answers import Answers
 from queueproof.server.openai.common import SamplingFields, check_common, check_logprobs
 from queueproof.server.openai.fields import NEUTRAL, Few, Integer, Strict, read_fields
-from queueproof.server.openai.logprobs import chat_content, prompt_logprobs
+from queueproof.server.openai.logprobs import chat_content
 from queueproof.server.protocol import Choice, Output, ServedEngine
 
 MAX_MESSAGES = 4096
-_CHARACTERS_PER_TOKEN = 64  # in the mean; languages have 1 to 6, and only spaces and rulers have more
 NO_OPTIONS = frozenset({"self", "messages", "control", "add_generation_prompt", "tools", "documents"})
 """Names that a chat template's options cannot have: they have fields of their own, or are names of the renderer's."""
 
@@ -95,17 +94,6 @@ async def encode_chat(fields: TemplateFields, engine: ServedEngine, config: Serv
     return await encode(call, length)
 
 
-def check_length(length: int, engine: ServedEngine, config: ServerConfig, param: str) -> None:
-    """Before it costs anything: no text of so many characters has as few tokens as the model takes. Raises ApiError 400."""
-    limit = min(config.max_prompt_text, _CHARACTERS_PER_TOKEN * engine.max_model_len)
-    if length > limit:
-        raise bad_request(
-            f"the prompt has {length} characters, this server takes {limit}; shorten it",
-            param,
-            "context_length_exceeded",
-        )
-
-
 class ChatAnswers(Answers):
     whole_object = "chat.completion"
     chunk_object = "chat.completion.chunk"
@@ -116,16 +104,9 @@ class ChatAnswers(Answers):
         return self.fields.logprobs
 
     def whole(self) -> dict[str, Any]:
-        made = super().whole()
         output = self.job.last[0]
         assert output is not None
-        if self.fields.return_token_ids:
-            made["prompt_token_ids"] = list(output.prompt_token_ids)
-        if output.prompt_logprobs is not None and self.fields.prompt_logprobs is not None:
-            made["prompt_logprobs"] = prompt_logprobs(
-                self.job.grant.tokens, output.prompt_token_ids, output.prompt_logprobs, self.fields.prompt_logprobs
-            )
-        return made
+        return super().whole() | self.prompt_part(output)
 
     def whole_choice(self, index: int, output: Output, choice: Choice) -> dict[str, Any]:
         return {

@@ -10,12 +10,11 @@ from pydantic import Field
 
 from queueproof.server.config import ServerConfig
 from queueproof.server.errors import bad_request
-from queueproof.server.generation import Job, encode
+from queueproof.server.generation import Job, check_length, encode
 from queueproof.server.openai.answers import Answers
-from queueproof.server.openai.chat import check_length
 from queueproof.server.openai.common import SamplingFields, check_common, check_logprobs
 from queueproof.server.openai.fields import NEUTRAL, Few, Integer, read_fields
-from queueproof.server.openai.logprobs import CompletionLogprobs, prompt_logprobs
+from queueproof.server.openai.logprobs import CompletionLogprobs
 from queueproof.server.protocol import Choice, Output, ServedEngine
 
 TokenIds = Annotated[Few[Integer], Field(min_length=1)]
@@ -95,13 +94,7 @@ class CompletionAnswers(Answers):
             parts = [self._prompt_logprobs_part(index, output)] if self.fields.echo else []
             parts += [self.logprobs_part(index, choice, 0)] if self.shows_answer else []
             made["logprobs"] = {key: [x for part in parts for x in part[key]] for key in parts[0]}
-        if self.fields.return_token_ids:
-            made["prompt_token_ids"] = list(output.prompt_token_ids)
-        if output.prompt_logprobs is not None and self.fields.prompt_logprobs is not None:
-            made["prompt_logprobs"] = prompt_logprobs(
-                self.job.grant.tokens, output.prompt_token_ids, output.prompt_logprobs, self.fields.prompt_logprobs
-            )
-        return made
+        return made | self.prompt_part(output)
 
     def opening(self, index: int, output: Output) -> dict[str, Any] | None:
         if not self.fields.echo:

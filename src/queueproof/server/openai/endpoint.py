@@ -21,7 +21,7 @@ from queueproof.server.errors import ApiError, api_error, bad_request
 from queueproof.server.extension import GenerationRecord
 from queueproof.server.generation import Job, Prompt
 from queueproof.server.jsonio import JsonResponse
-from queueproof.server.limits import Interrupted, Watch
+from queueproof.server.limits import Interrupted, Watch, due
 from queueproof.server.models import check_model
 from queueproof.server.openai.answers import Answers
 from queueproof.server.openai.chat import ChatAnswers, ChatFields, encode_chat, read_chat
@@ -100,12 +100,10 @@ class GenerationEndpoint(ABC, Generic[F]):
         send: Send,
     ) -> None:
         deadline = state.config.deadline
-        elapsed = time.monotonic() - record.arrival
-        until = None if deadline is None else asyncio.get_running_loop().time() + deadline - elapsed
         stream = EventStream(request.scope, send, _headers(grant)) if fields.stream else None
         begun = False
         try:
-            async with Watch(request.receive, state.shutdown, until):
+            async with Watch(request.receive, state.shutdown, due(state.config, record.arrival)):
                 job = await self._job(state, fields, grant, record)
                 begun = True
                 state.extensions.started(record)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import secrets
-import time
 from collections.abc import Sequence
 from contextlib import aclosing
 from typing import Annotated, Any
@@ -24,8 +22,8 @@ from queueproof.server.body import read_object
 from queueproof.server.config import ServerConfig
 from queueproof.server.errors import ApiError, bad_request, brief
 from queueproof.server.jsonio import JsonResponse
-from queueproof.server.limits import Interrupted, Watch
-from queueproof.server.openai.fields import Integer, Strict, read_fields
+from queueproof.server.limits import Interrupted, Watch, due, try_later
+from queueproof.server.openai.fields import Few, Integer, Strict, read_fields
 from queueproof.server.protocol import Choice, ServedEngine
 from queueproof.server.receipts.store import ReceiptStore
 from queueproof.server.state import AppState, owner_of, state_of
@@ -43,7 +41,7 @@ class ReplayFields(Strict):
     id: str | None = None
     handle: Annotated[str, Field(pattern="^[0-9a-f]{8}$")] | None = None
     receipt: dict[str, Any] | None = None
-    prompt_token_ids: Annotated[list[Integer], Field(max_length=1 << 20)] | None = None
+    prompt_token_ids: Annotated[Few[Integer], Field(max_length=1 << 20)] | None = None
 
 
 class ReceiptRoutes:
@@ -92,13 +90,8 @@ class ReceiptRoutes:
         _check_limits(receipt, state.config)
         prompt = fields.prompt_token_ids
         if self._replays >= self._max_replays:
-            seconds = max(1, math.ceil(state.config.retry_after))
-            raise ApiError(
-                429,
-                "replays_busy",
-                f"{self._replays} receipts are being replayed, which is as many as may be; try again after {seconds} s",
-                headers={"Retry-After": str(seconds)},
-            )
+            why = f"{self._replays} receipts are being replayed, which is as many as may be"
+            raise try_later(state.config, "replays_busy", why)
         self._replays += 1
         try:
             verdict, computed = await self._verdict(request, state, receipt, prompt)
@@ -124,9 +117,7 @@ class ReceiptRoutes:
             return Verdict.unknown(
                 f"the receipt is of the arithmetic {receipt.arithmetic}, this server has {have}"
             ), False
-        deadline = state.config.deadline
-        elapsed = time.monotonic() - request.scope["queueproof"].arrival
-        until = None if deadline is None else asyncio.get_running_loop().time() + deadline - elapsed
+        until = due(state.config, request.scope["queueproof"].arrival)
         with state.admission.sequences(engine, 1):
             try:
                 async with Watch(request.receive, state.shutdown, until):
@@ -134,7 +125,7 @@ class ReceiptRoutes:
             except CannotTell as error:
                 return Verdict.unknown(str(error)), False
             except Interrupted as error:
-                raise error.api_error(deadline) from None
+                raise error.api_error(state.config.deadline) from None
 
     async def _document(self, fields: ReplayFields, owner: str | None) -> ReceiptDocument:
         given = [name for name in ("id", "handle", "receipt") if getattr(fields, name) is not None]

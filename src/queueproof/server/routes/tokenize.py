@@ -12,10 +12,10 @@ from starlette.routing import BaseRoute, Route
 
 from queueproof.server.body import read_object
 from queueproof.server.errors import bad_request
-from queueproof.server.generation import encode
+from queueproof.server.generation import check_length, encode
 from queueproof.server.jsonio import JsonResponse
 from queueproof.server.models import check_model
-from queueproof.server.openai.chat import TemplateFields, check_length, encode_chat
+from queueproof.server.openai.chat import TemplateFields, encode_chat
 from queueproof.server.openai.fields import NEUTRAL, Few, Integer, Strict, read_fields
 from queueproof.server.state import state_of
 
