@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import sqlite3
 import threading
 import time
@@ -226,17 +227,30 @@ class ReceiptStore:
 
 def _open(path: Path | None) -> sqlite3.Connection:
     name = "memory" if path is None else str(path)
+    end = time.monotonic() + _BUSY_SECONDS
     with _errors(name):
         if path is not None:
             _make_file(path)
-        db = sqlite3.connect(
-            ":memory:" if path is None else path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
-        )
-        try:
-            _prepare(db, name)
-        except BaseException:
-            db.close()
-            raise
+        while True:
+            try:
+                return _connect(path, name)
+            except sqlite3.OperationalError as error:
+                # SQLite waits for other processes by itself, but not where it would have to strengthen a lock that it
+                # holds already: several that turn a new file into one with a write-ahead log do. Begin anew then.
+                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > end:
+                    raise
+            time.sleep(0.01 * (1 + random.random()))
+
+
+def _connect(path: Path | None, name: str) -> sqlite3.Connection:
+    db = sqlite3.connect(
+        ":memory:" if path is None else path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
+    )
+    try:
+        _prepare(db, name)
+    except BaseException:
+        db.close()
+        raise
     return db
 
 

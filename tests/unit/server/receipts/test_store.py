@@ -266,6 +266,21 @@ def test_many_openers_of_a_new_file_make_one_table(tmp_path: Path) -> None:
         run(store.close())
 
 
+@pytest.mark.parametrize("kind", ["DEFERRED", "IMMEDIATE", "EXCLUSIVE"])
+def test_opening_waits_for_a_process_that_is_at_work_on_the_new_file(tmp_path: Path, kind: str) -> None:
+    """With IMMEDIATE SQLite itself does not wait: see `_open`."""
+    path = tmp_path / "new.db"
+    other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    other.execute(f"BEGIN {kind}")
+    other.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    leaves = threading.Timer(0.3, lambda: other.execute("ROLLBACK"))
+    leaves.start()
+    store = open_store(path)
+    leaves.join()
+    other.close()
+    run(store.close())
+
+
 def written(path: Path, count: int = 400) -> bytes:
     async def write() -> None:
         store = open_store(path)
