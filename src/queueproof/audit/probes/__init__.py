@@ -1,0 +1,1 @@
+"""The probes: each varies one thing and compares answers. See `base.Probe`."""

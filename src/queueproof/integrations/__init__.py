@@ -1,0 +1,1 @@
+"""Queueproof inside other tools: each module is independent of the others."""

@@ -1,0 +1,1 @@
+"""Fixtures for tests of an endpoint; pytest loads them where Queueproof is installed."""
