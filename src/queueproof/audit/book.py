@@ -38,6 +38,11 @@ class Book:
         self._examples: dict[str, str] = {}
         self._impossible: str | None = None
 
+    @property
+    def compared(self) -> int:
+        """Pairs of answers so far."""
+        return sum(group.compared for group in self._groups.values())
+
     def compare(
         self, a: Answer | None, b: Answer | None, group: str, a_name: str, b_name: str, x: float | None = None
     ) -> Comparison | None:
@@ -100,7 +105,7 @@ class Book:
     def close(self, seconds: float, requests: int, tokens: int, partial: bool) -> ProbeResult:
         """The result so far. partial: the probe was ended before it was done."""
         groups = tuple(self._groups.values())
-        compared = sum(g.compared for g in groups)
+        compared = self.compared
         changed = sum(g.changed for g in groups)
         verdict, reason = self._verdict(compared, changed, partial)
         return ProbeResult(

@@ -192,13 +192,16 @@ class EndpointIdentity:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """How it was measured. budget: in words. confidence: of the intervals. machine: of the client, in words."""
+    """How it was measured. started: ISO 8601, UTC. prompts_digest: SHA-256, hex, of all prompts that were offered, of
+    which the first `prompts` were asked. budget: in words. confidence: of the intervals. machine: of the client, in words.
+    """
 
     tool: str
     started: str
     seconds: float
     seed: int
     prompts: int
+    prompts_digest: str
     max_tokens: int
     users: int
     confidence: float
