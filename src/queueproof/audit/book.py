@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from queueproof.audit.ask import Answer
 from queueproof.audit.compare import Comparison, compare
@@ -37,6 +37,11 @@ class Book:
         self._problems: Counter[str] = Counter()
         self._examples: dict[str, str] = {}
         self._impossible: str | None = None
+        self._watch: Callable[[int, int], None] | None = None
+
+    def watch(self, watch: Callable[[int, int], None]) -> None:
+        """Is told, after each comparison, how many there were and how many of them changed."""
+        self._watch = watch
 
     @property
     def compared(self) -> int:
@@ -77,6 +82,8 @@ class Book:
                     found.margin,
                 )
             )
+        if self._watch is not None:
+            self._watch(self.compared, sum(g.changed for g in self._groups.values()))
         return found
 
     def witness(self, claim: str, source: str, value: float, needed: float) -> None:

@@ -1,0 +1,233 @@
+"""A whole audit: probes one after another within a budget, written down as they end, and what they mean together."""
+
+from __future__ import annotations
+
+import asyncio
+import platform
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Protocol
+
+import queueproof
+from queueproof.audit.ask import Prompt
+from queueproof.audit.attribution import attribute
+from queueproof.audit.book import Book
+from queueproof.audit.endpoint import BudgetSpent, Endpoint
+from queueproof.audit.journal import Journal
+from queueproof.audit.judge import judged
+from queueproof.audit.lab import Lab
+from queueproof.audit.plan import Plan, digest, prompts_within
+from queueproof.audit.probes.base import Probe
+from queueproof.audit.records import AuditRecord, EndpointIdentity, Problem, ProbeResult, Run, Verdict
+from queueproof.audit.statistics import corrected
+from queueproof.contract.errors import UsageError
+
+_FIRST = 3  # prompts that tell what an answer costs, and of which references are kept
+_LATER = (Verdict.NOT_RUN, Verdict.FAILED)  # asked for again when a run goes on
+
+
+class Client(Endpoint, Protocol):
+    """An endpoint that can say who it is and what trouble there was in all."""
+
+    def identity(self) -> EndpointIdentity: ...
+
+    def problems(self) -> tuple[Problem, ...]: ...
+
+
+class Watcher(Protocol):
+    """Is told how a run goes on, for a screen."""
+
+    def planned(self, probes: Sequence[str], prompts: int, seconds: float | None) -> None: ...
+
+    def began(self, probe: str) -> None: ...
+
+    def progress(self, compared: int, changed: int) -> None: ...
+
+    def ended(self, result: ProbeResult) -> None: ...
+
+
+@dataclass(slots=True)
+class _State:
+    started: datetime
+    began: float
+    results: dict[str, ProbeResult]
+    interrupted: bool = False
+
+
+async def run_audit(
+    client: Client,
+    prompts: Sequence[Prompt],
+    plan: Plan,
+    journal: Journal | None = None,
+    watcher: Watcher | None = None,
+    against: Client | None = None,
+    resume: bool = False,
+) -> AuditRecord:
+    """Runs the plan's probes. Cancelled (Ctrl-C), it ends the probe under way and returns what was measured.
+
+    journal: gets every answer, and the record after each probe. resume: keep what its record has already.
+    Raises UsageError where a run to go on from was another one.
+    """
+    return await _Audit(client, prompts, plan, journal, watcher, against).run(resume)
+
+
+class _Audit:
+    def __init__(
+        self,
+        client: Client,
+        prompts: Sequence[Prompt],
+        plan: Plan,
+        journal: Journal | None,
+        watcher: Watcher | None,
+        against: Client | None,
+    ) -> None:
+        if not prompts:
+            raise UsageError("there is no prompt to ask")
+        self._client, self._offered, self._plan, self._against = client, prompts, plan, against
+        self._journal, self._watcher = journal, watcher
+        self._digest = digest(prompts)
+        self._loop = asyncio.get_running_loop()
+        self._state = _State(datetime.now(UTC), self._loop.time(), {})
+        answered = journal.answered if journal is not None else (lambda answer, ask, role: None)
+        self._lab = Lab(client, prompts, plan.settings, answered)
+
+    async def run(self, resume: bool) -> AuditRecord:
+        count = self._restored() if resume else None
+        try:
+            if count is None:
+                count = await self._measured_count()
+            self._lab.prompts = self._offered[:count]
+            waiting = [probe for probe in self._plan.probes if probe.name not in self._state.results]
+            if self._watcher is not None:
+                self._watcher.planned([probe.name for probe in waiting], count, self._plan.budget.seconds)
+            for i, probe in enumerate(waiting):
+                await self._probe(probe, waiting[i + 1 :])
+        except asyncio.CancelledError:
+            self._state.interrupted = True
+        return self._record(write=True)
+
+    async def _measured_count(self) -> int:
+        """How many prompts the budget is enough for, by the first few references. All, where none was answered."""
+        book = Book("plan", "", None)
+        answers = []
+        with suppress(BudgetSpent):
+            for prompt in self._offered[:_FIRST]:
+                answers.append(await self._lab.reference(self._lab.greedy(prompt), book))
+        known = sorted((a.latency, (a.prompt_tokens or 0) + (a.completion_tokens or 0)) for a in answers if a)
+        if not known:
+            return len(self._offered)
+        seconds, tokens = known[len(known) // 2]
+        return prompts_within(self._plan, len(self._offered), seconds, tokens)
+
+    async def _probe(self, probe: Probe, later: Sequence[Probe]) -> None:
+        """One probe, in rounds. It may use its share of the time that is left, and what it does not use is the others'."""
+        if self._watcher is not None:
+            self._watcher.began(probe.name)
+        book = Book(probe.name, probe.question, probe.axis, probe.needs_witness, self._plan.settings.confidence)
+        if self._watcher is not None:
+            book.watch(self._watcher.progress)
+        began, requests, tokens = self._loop.time(), self._lab.requests, self._lab.tokens
+        partial = True
+        try:
+            async with asyncio.timeout(self._share(probe, later)):
+                await self._rounds(probe, book)
+            partial = False
+        except TimeoutError:
+            book.note("ended early, to leave time for the other probes")
+        except BudgetSpent:
+            book.note("ended early: the budget is spent")
+        except asyncio.CancelledError:
+            book.note("ended early: interrupted")
+            raise
+        finally:
+            result = book.close(
+                self._loop.time() - began, self._lab.requests - requests, self._lab.tokens - tokens, partial
+            )
+            self._state.results[probe.name] = result
+            if self._watcher is not None:
+                self._watcher.ended(result)
+            self._record(write=True)
+
+    async def _rounds(self, probe: Probe, book: Book) -> None:
+        before = -1
+        while before < book.compared and (before < 0 or book.compared < (self._plan.needed or 0)):
+            before = book.compared
+            await probe.run(self._lab, book)
+
+    def _share(self, probe: Probe, later: Sequence[Probe]) -> float | None:
+        """Seconds: twice its part by weight of what is left, since estimates err, and at least what is left to the last."""
+        if self._plan.budget.seconds is None:
+            return None
+        left = max(0.0, self._plan.budget.seconds - (self._loop.time() - self._state.began))
+        mine, theirs = _weight(probe), sum(_weight(other) for other in later)
+        return min(left, 2 * left * mine / (mine + theirs))
+
+    def _restored(self) -> int | None:
+        """The count of prompts of the run that the journal holds, its results and references taken over."""
+        record = self._journal.record() if self._journal is not None else None
+        if record is None or self._journal is None:
+            return None
+        _must_be_same(record, self._run(record.run.prompts), self._client.identity())
+        for result in record.probes:
+            if result.verdict not in _LATER and not result.partial:
+                self._state.results[result.name] = result
+        for ask, answer in self._journal.references(self._offered):
+            self._lab.remember(ask, answer)
+        return record.run.prompts
+
+    def _run(self, count: int) -> Run:
+        settings = self._plan.settings
+        return Run(
+            tool=f"queueproof {queueproof.__version__}",
+            started=self._state.started.isoformat(timespec="seconds"),
+            seconds=self._loop.time() - self._state.began,
+            seed=settings.seed,
+            prompts=count,
+            prompts_digest=self._digest,
+            max_tokens=settings.max_tokens,
+            users=settings.users,
+            confidence=settings.confidence,
+            budget=str(self._plan.budget),
+            machine=f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
+            interrupted=self._state.interrupted,
+        )
+
+    def _record(self, write: bool) -> AuditRecord:
+        found = self._state.results
+        results = [found[p.name] if p.name in found else _not_run(p) for p in self._plan.probes]
+        results = judged(corrected(results, self._plan.settings.confidence))
+        identity = self._client.identity()
+        record = AuditRecord(
+            run=self._run(len(self._lab.prompts)),
+            endpoint=identity,
+            probes=tuple(results),
+            causes=attribute(results, identity),
+            against=self._against.identity() if self._against is not None else None,
+            problems=self._client.problems(),
+        )
+        if write and self._journal is not None:
+            self._journal.write(record)
+        return record
+
+
+def _weight(probe: Probe) -> float:
+    return probe.alone + 0.5 * probe.together
+
+
+def _not_run(probe: Probe) -> ProbeResult:
+    book = Book(probe.name, probe.question, probe.axis, probe.needs_witness)
+    return replace(book.close(0.0, 0, 0, True), reason="the run ended before it")
+
+
+def _must_be_same(record: AuditRecord, run: Run, identity: EndpointIdentity) -> None:
+    """Raises UsageError that names what is not as it was in the run to go on from."""
+    pairs = [
+        (name, getattr(record.run, name), getattr(run, name))
+        for name in ("seed", "prompts_digest", "max_tokens", "users", "confidence")
+    ]
+    pairs += [(name, getattr(record.endpoint, name), getattr(identity, name)) for name in ("url", "model", "version")]
+    other = [f"{name} {was!r} is now {now!r}" for name, was, now in pairs if was != now]
+    if other:
+        raise UsageError(f"this is not the run to go on from: {'; '.join(other)}; take another --out")
