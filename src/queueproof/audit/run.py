@@ -20,7 +20,7 @@ from queueproof.audit.judge import judged
 from queueproof.audit.lab import Lab
 from queueproof.audit.plan import Plan, digest, prompts_within
 from queueproof.audit.probes.base import Probe
-from queueproof.audit.records import AuditRecord, EndpointIdentity, Problem, ProbeResult, Run, Verdict
+from queueproof.audit.records import AuditRecord, EndpointIdentity, ProbeResult, Problem, Run, Verdict
 from queueproof.audit.statistics import corrected
 from queueproof.contract.errors import UsageError
 
