@@ -10,7 +10,7 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from queueproof.audit.ask import Answer, Ask, Cache, Prompt
 from queueproof.audit.records import AuditRecord
@@ -45,6 +45,12 @@ class Journal:
 
     def close(self) -> None:
         self._answers.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def record(self) -> AuditRecord | None:
         """The record of the run so far, None before the first. Raises ContractError for one that cannot be read."""
