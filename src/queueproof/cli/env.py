@@ -47,6 +47,19 @@ def settings(environment: Mapping[str, str] | None = None) -> Settings:
     )
 
 
+def api_key(variable: str | None) -> str | None:
+    """The key for a server: of the variable that an option names, else of QUEUEPROOF_API_KEY.
+
+    Raises InvalidParameter if the variable named is not set: a server asked without its key answers something else.
+    """
+    if variable is None:
+        return settings().api_key
+    key = os.environ.get(variable)
+    if not key:
+        raise InvalidParameter("api-key-env", variable, "that environment variable is not set")
+    return key
+
+
 def _threads(text: str | None) -> int | None:
     if not text:
         return None
