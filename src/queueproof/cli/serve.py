@@ -198,7 +198,7 @@ def _serve(plan: Plan, config: ServerConfig, opened: socket.socket, keeper: Rece
 
 def _start(plan: Plan, report: Report) -> tuple[list[EngineService], ContractDocument]:
     """Loads, measures if asked to, and starts. The canary of each arithmetic runs before its weights are loaded."""
-    from queueproof.cli.price import measure
+    from queueproof.cli.class_price import measure
     from queueproof.cli.serving import VENDOR, contract_of, load_models, start_engines
     from queueproof.engine.replay import receipt_model
     from queueproof.kernels.registry import machine

@@ -15,7 +15,7 @@ import pytest
 from starlette.applications import Starlette
 from typer.testing import CliRunner, Result
 
-from queueproof.cli import loading, price
+from queueproof.cli import class_price, loading
 from queueproof.cli.main import app
 from queueproof.cli.serve_options import in_bytes
 from queueproof.cli.serving import arithmetics_to_serve, contract_of
@@ -258,10 +258,10 @@ def test_what_is_no_size(text: str) -> None:
 
 def test_prices_are_medians_of_runs_in_turns() -> None:
     runs = {
-        "ieee/1": [price.Run(90.0, 0.02), price.Run(50.0, 0.03), price.Run(80.0, 0.04)],
-        "vendor": [price.Run(100.0, 0.01), price.Run(50.0, 0.05), price.Run(100.0, 0.02)],
+        "ieee/1": [class_price.Run(90.0, 0.02), class_price.Run(50.0, 0.03), class_price.Run(80.0, 0.04)],
+        "vendor": [class_price.Run(100.0, 0.01), class_price.Run(50.0, 0.05), class_price.Run(100.0, 0.02)],
     }
-    found = price._prices(runs, "vendor", "here")
+    found = class_price._prices(runs, "vendor", "here")
     assert found["ieee/1"] == Price(0.9, "here", 80.0, 30.0)
     assert found["vendor"] == Price(1.0, "here", 100.0, 20.0)
 
@@ -273,15 +273,15 @@ def test_measuring() -> None:
     def report(what: str, done: int = 0, total: int = 0) -> None:
         said.append((what, done, total))
 
-    found = price.measure(models, "vendor", receipt_model(models[0]), {"threads": 1}, "a machine", report)
+    found = class_price.measure(models, "vendor", receipt_model(models[0]), {"threads": 1}, "a machine", report)
     assert set(found) == {"ieee/1", "vendor"} and found["vendor"].throughput_ratio == 1.0
     for cost in found.values():
         assert cost.tokens_per_s and cost.tokens_per_s > 0 and cost.tpot_ms and cost.tpot_ms > 0
         assert cost.measured_on == "a machine; 8 users, 32 + 64 tokens each"
-    assert said[-1] == ("measuring the price", price.ROUNDS, price.ROUNDS)
+    assert said[-1] == ("measuring the price", class_price.ROUNDS, class_price.ROUNDS)
     assert all(executor.closed for model in models for executor in model.backend.executors)
     with pytest.raises(UsageError, match="context"):
-        price.measure([load_fake(max_len=20)], "ieee/1", receipt_model(models[0]), {}, "", report)  # type: ignore[list-item]
+        class_price.measure([load_fake(max_len=20)], "ieee/1", receipt_model(models[0]), {}, "", report)  # type: ignore[list-item]
 
 
 def test_prices_reach_the_contract(served: Served, invoke: Callable[..., Result]) -> None:
