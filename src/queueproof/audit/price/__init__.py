@@ -1,0 +1,1 @@
+"""What a mode of a server costs there: two servers, or one started without it, with it and without it again, by turns."""
