@@ -38,9 +38,16 @@ def users(count: int) -> str:
 # alone: the second ask against the first (the reference), and the third against the second. Where only the first of these
 # changes, what was asked first was special: a cold start, or a cold cache where the endpoint cannot forget.
 SECOND, THIRD = "second against first", "third against second"
+# order: a prompt sent as the first and as the last of a crowd, each against its reference. Where only the last changes, it is
+# the place that does it, not the company.
+FIRST_IN_LINE, LAST_IN_LINE = "first in line", "last in line"
 # lengths: a short prompt in a crowd of as many other short ones (the control), and beside long prefills; a long prompt
 # whose prefill shares its steps with short answers.
-SHORT_BESIDE_SHORT, SHORT_BESIDE_LONG, LONG_BESIDE_SHORT = "short beside short", "short beside long", "long beside short"
+SHORT_BESIDE_SHORT, SHORT_BESIDE_LONG, LONG_BESIDE_SHORT = (
+    "short beside short",
+    "short beside long",
+    "long beside short",
+)
 # cache: the control (cold against cold), then warm against cold: the whole prompt, a part of it, and a prefix of k·b + x
 # tokens at the block boundary k·b, for x = -1, 0, 1.
 COLD_AGAIN, WHOLE, PARTIAL = "cold again", "whole prompt", "part of the prompt"
