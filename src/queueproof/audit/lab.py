@@ -101,6 +101,10 @@ class Lab:
         """Takes an answer of an earlier part of this run as the reference of that ask."""
         self._references[ask] = answer
 
+    def beside(self, endpoint: Endpoint) -> Lab:
+        """A lab for another endpoint in the same run. What is asked there is not in this one's counts."""
+        return Lab(endpoint, self.prompts, self.settings, self._answered)
+
     async def crowd(
         self,
         asks: Sequence[Ask],
