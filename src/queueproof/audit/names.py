@@ -48,15 +48,13 @@ SHORT_BESIDE_SHORT, SHORT_BESIDE_LONG, LONG_BESIDE_SHORT = (
     "short beside long",
     "long beside short",
 )
-# cache: the control (cold against cold), then warm against cold: the whole prompt, a part of it, and a prefix of k·b + x
-# tokens at the block boundary k·b, for x = -1, 0, 1.
-COLD_AGAIN, WHOLE, PARTIAL = "cold again", "whole prompt", "part of the prompt"
-# seeds: one seed twice alone, twice in crowds; and how often another seed, or none, gave another answer (not a change).
-SAME_SEED, SAME_SEED_CROWD = "same seed", "same seed in a crowd"
-# drift: the reference's ask at the end of the run, and once more.
-LATER, LATER_AGAIN = "later", "later again"
-
-
-def boundary(offset: int) -> str:
-    """The group of a cached prefix that ends `offset` tokens after a block boundary, in `cache`; x is the offset."""
-    return f"boundary {offset:+d}"
+# cache: the controls (cold against cold, or warm against warm where it cannot be cold again), then warm against cold: the
+# whole prompt, a part of it, and prompts of k·b + x tokens for blocks of b, x = -1, 0, 1, whose groups begin with BOUNDARY.
+COLD_AGAIN, WARM_AGAIN = "cold again", "warm again"
+WHOLE, WHOLE_LONG, PARTIAL, BOUNDARY = "whole", "whole, long", "partial", "boundary "
+# seeds: one seed twice alone, and once in a crowd.
+SAME_SEED, SAME_SEED_CROWD = "same seed alone", "same seed in a crowd"
+# drift: the references' asks at the end of the run, sorted by what a third ask gave: the second answer, the first, another.
+FOR_GOOD, BACK_AND_FORTH = "changed for good", "back and forth"
+# against: the two endpoints, and the other one twice.
+THE_TWO, THE_OTHER_TWICE = "this against the other", "the other, alone twice"

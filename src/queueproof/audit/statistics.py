@@ -88,7 +88,8 @@ def more_than_floor(results: Sequence[ProbeResult]) -> dict[str, float]:
 
 
 def _strongest(result: ProbeResult, floor: ProbeResult) -> float:
-    groups = result.groups if len(result.groups) > 1 else ()
+    sorted_by_outcome = result.name == names.DRIFT  # its groups are no samples
+    groups = result.groups if len(result.groups) > 1 and not sorted_by_outcome else ()
     counts = [(result.changed, result.compared), *((g.changed, g.compared) for g in groups)]
     return min(1.0, len(counts) * min(fisher_greater(k, n, floor.changed, floor.compared) for k, n in counts))
 

@@ -1,0 +1,155 @@
+"""What attribution reads: the counts of all probes, against what changes anyway."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from queueproof.audit import names
+from queueproof.audit.records import Difference, EndpointIdentity, Group, ProbeResult, Verdict
+from queueproof.audit.statistics import clopper_pearson, fisher_greater, more_than_floor
+
+WEAK = 0.25  # a p-value above it is no hint at all
+
+# Greedy probes: where one of these changes a token although everything before was equal, the choice of the token did it.
+GREEDY = (
+    names.ALONE,
+    names.NEIGHBOURS,
+    names.ORDER,
+    names.LOAD,
+    names.LENGTHS,
+    names.CACHE,
+    names.STREAM,
+    names.DRIFT,
+)
+
+
+class Count(NamedTuple):
+    """So many changed of so many compared."""
+
+    changed: int
+    compared: int
+
+    @property
+    def held(self) -> bool:
+        return self.compared > 0 and self.changed == 0
+
+
+def p_value(count: Count, control: Count) -> float:
+    """How likely that many are if both had one share; 1.0 without a control."""
+    return fisher_greater(*count, *control) if control.compared else 1.0
+
+
+class Findings:
+    """The results of a run by name. alpha: 1 minus the confidence of its intervals."""
+
+    def __init__(self, results: Sequence[ProbeResult], identity: EndpointIdentity) -> None:
+        self.identity = identity
+        self.results = {result.name: result for result in results}
+        self.level = next((r.interval.level for r in results if r.interval is not None), 0.95)
+        self.alpha = 1 - self.level
+        self.p = more_than_floor(results)
+
+    def groups(self, probe: str) -> tuple[Group, ...]:
+        """In the order in which they were first asked; those that compared something."""
+        result = self.results.get(probe)
+        return tuple(group for group in result.groups if group.compared) if result is not None else ()
+
+    def count(self, probe: str, *groups: str) -> Count:
+        """Of these groups of a probe together; of all that it compared where none is named."""
+        result = self.results.get(probe)
+        if result is None:
+            return Count(0, 0)
+        if not groups:
+            return Count(result.changed, result.compared)
+        return total(group for group in result.groups if group.name in groups)
+
+    @property
+    def floor(self) -> Count:
+        return self.count(names.ALONE)
+
+    @property
+    def drifted(self) -> bool:
+        """The same requests alone are answered otherwise at the end of the run, more than they are anyway."""
+        return self._beyond(self.count(names.DRIFT), self.floor)
+
+    def above(self, count: Count) -> bool:
+        """Changes that neither asking alone twice nor the endpoint's change during the run accounts for."""
+        baselines = [self.floor]
+        if self.drifted:
+            baselines.append(self.count(names.DRIFT))
+        return count.changed > 0 and all(self._beyond(count, baseline) for baseline in baselines)
+
+    def _beyond(self, count: Count, baseline: Count) -> bool:
+        return count.changed > 0 and (baseline.changed == 0 or p_value(count, baseline) <= self.alpha)
+
+    def more(self, probe: str) -> bool:
+        """The probe as a whole, or one of its groups, is above what changes anyway."""
+        if self.floor.changed == 0 and not self.drifted:
+            return self.count(probe).changed > 0
+        worst = [Count(group.changed, group.compared) for group in self.groups(probe)]
+        return self.p.get(probe, 1.0) <= self.alpha and any(map(self.above, [self.count(probe), *worst]))
+
+    def certain(self, probe: str) -> bool:
+        return self.p.get(probe, 1.0) <= self.alpha
+
+    def proven(self, probe: str) -> bool:
+        """Its witnesses show that its thing varied."""
+        result = self.results.get(probe)
+        return result is not None and bool(result.witnesses) and all(w.moved for w in result.witnesses)
+
+    def holds(self, probe: str) -> bool:
+        result = self.results.get(probe)
+        return result is not None and result.verdict is Verdict.HOLDS
+
+    def sampled(self, probe: str) -> int:
+        """Changes that only the choice of a token explains, or 0 where less than nine tenths of the tellable ones are that.
+
+        Tellable are those after the first token, with log-probabilities: all before them were equal to the last bit, and
+        the token taken was not the best by a margin that nothing seen here closes.
+        """
+        result = self.results.get(probe)
+        if result is None or probe not in GREEDY or result.changed != result.tokens_changed:
+            return 0
+        tellable = [d for d in result.differences if d.position and d.margin is not None]
+        chosen = [d for d in tellable if d.max_logprob_difference == 0 and d.near_tie is False]
+        return len(chosen) if chosen and len(chosen) >= 0.9 * len(tellable) else 0
+
+    def two_valued(self) -> tuple[int, int]:
+        """Of prompts whose answers alone differed more than once: how many always between the same two, and all of them.
+
+        Two answers are the same two if their texts, the place and the size of the difference are: chance repeats that
+        with a text, hardly ever with log-probabilities.
+        """
+        seen: dict[str, list[tuple[object, ...]]] = defaultdict(list)
+        for probe in (names.ALONE, names.DRIFT):
+            result = self.results.get(probe)
+            for difference in result.differences if result is not None else ():
+                seen[difference.prompt].append(_pair(difference))
+        often = [pairs for pairs in seen.values() if len(pairs) > 1]
+        return sum(1 for pairs in often if len(set(pairs)) == 1), len(often)
+
+    def say(self, label: str, count: Count) -> str:
+        """`label: 11 of 24 changed (26% to 67%)`."""
+        low, high = (100 * share for share in _bounds(count, self.level))
+        return f"{label}: {count.changed} of {count.compared} changed ({low:.2g}% to {high:.2g}%)"
+
+
+def total(groups: Iterable[Group]) -> Count:
+    changed = compared = 0
+    for group in groups:
+        changed, compared = changed + group.changed, compared + group.compared
+    return Count(changed, compared)
+
+
+def _bounds(count: Count, level: float) -> tuple[float, float]:
+    if not count.compared:
+        return 0.0, 1.0
+    interval = clopper_pearson(count.changed, count.compared, level)
+    return interval.low, interval.high
+
+
+def _pair(difference: Difference) -> tuple[object, ...]:
+    texts = frozenset((difference.a, difference.b))
+    return texts, difference.position, difference.logprob_position, difference.max_logprob_difference
