@@ -60,6 +60,11 @@ def api_key(variable: str | None) -> str | None:
     return key
 
 
+def inherited() -> dict[str, str]:
+    """The whole environment, for a process that a command starts."""
+    return dict(os.environ)
+
+
 def _threads(text: str | None) -> int | None:
     if not text:
         return None
