@@ -154,7 +154,7 @@ class _Round:
         # Prompts of one block are left out: their last token is always computed, so that nothing of them is hit.
         multiples = (2, 3, 4) if told else (2, 4, 8)  # where a block's size is a guess, also of 32, 64 and 128 tokens
         first = max(0, -(-(least + 1) // self._block) - 2)
-        each = max(2, min(6, len(self._lab.prompts) // 4))
+        each = max(3, min(6, len(self._lab.prompts) // 4))
         for i in range(each):
             blocks = multiples[i % len(multiples)] + (first if told else first * 2)
             for offset in (-1, 0, 1):

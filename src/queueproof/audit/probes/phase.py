@@ -8,9 +8,8 @@ from queueproof.audit import names
 from queueproof.audit.ask import Answer, Ask, Prompt
 from queueproof.audit.book import Book
 from queueproof.audit.client.abilities import Ability
-from queueproof.audit.client.trouble import Kind
 from queueproof.audit.lab import Lab
-from queueproof.audit.probes.shaping import some
+from queueproof.audit.probes.shaping import if_taken, some
 from queueproof.contract.axes import Axis
 
 _OFFER = (
@@ -46,10 +45,10 @@ class PhaseProbe:
                 if missing is not None:
                     why = missing
                     continue
-                rejected = Book(book.name, book.question, book.axis)
-                given = await lab.alone(_given(lab, prompt, decoded, count), "teacher-forced", rejected)
-                if given is None:
-                    why = _pass_on(rejected, book) or why
+                given = await if_taken(lab, _given(lab, prompt, decoded, count), "teacher-forced", book)
+                if isinstance(given, str):
+                    why = f"the endpoint rejects a prompt of token ids with prompt_logprobs ({given}); {_OFFER}"
+                if given is None or isinstance(given, str):
                     continue
                 forced = _forced(decoded, given, count)
                 if isinstance(forced, str):
@@ -110,14 +109,3 @@ def _first(decoded: Answer, count: int) -> Answer:
     if decoded.ids is None or decoded.logprobs is None:
         return decoded
     return replace(decoded, ids=decoded.ids[:count], logprobs=decoded.logprobs[:count])
-
-
-def _pass_on(found: Book, book: Book) -> str | None:
-    """A request that the server calls wrong is an ability that it lacks, and a reason; other trouble is trouble."""
-    why = None
-    for problem in found.close(0.0, 0, 0, True).problems:
-        if problem.kind == Kind.REJECTED:
-            why = f"the endpoint rejects a prompt of token ids with prompt_logprobs ({problem.example}); {_OFFER}"
-        else:
-            book.problem(problem.kind, problem.example)
-    return why

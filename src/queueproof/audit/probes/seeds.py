@@ -8,7 +8,7 @@ from queueproof.audit import names
 from queueproof.audit.ask import Answer, Ask
 from queueproof.audit.book import Book
 from queueproof.audit.lab import Crowd, Lab
-from queueproof.audit.probes.shaping import some
+from queueproof.audit.probes.shaping import if_taken, some
 from queueproof.contract.axes import Axis
 
 TEMPERATURE = 1.0
@@ -31,7 +31,12 @@ class SeedsProbe:
         crowd: Crowd | None = None
         try:
             for ask in asks:
-                first = await lab.alone(ask, "seeded", book)
+                first = await if_taken(lab, ask, "seeded", book)
+                if isinstance(first, str):
+                    book.impossible(
+                        f"the endpoint rejects a request with temperature {TEMPERATURE:g} and a seed ({first})"
+                    )
+                    return
                 firsts.append(first)
                 if first is None:
                     continue
@@ -48,7 +53,8 @@ class SeedsProbe:
             if not others:
                 await self._others(lab, book, asks, firsts, others)
         finally:
-            _say(book, others, crowd)
+            if book.compared:
+                _say(book, others, crowd)
 
     def _ask(self, lab: Lab, ask: Ask) -> Ask:
         return replace(ask, temperature=TEMPERATURE, seed=lab.rng.randrange(1, 2**31))

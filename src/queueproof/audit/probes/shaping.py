@@ -1,4 +1,4 @@
-"""Prompts that a probe makes itself: a part of the run's prompts, beginnings never seen before, exact lengths."""
+"""What several probes need: a part of the prompts, prompts of their own making, and requests with a turn to them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from queueproof.audit.ask import Answer, Ask, Cache, Prompt
 from queueproof.audit.book import Book
+from queueproof.audit.client.trouble import Kind
 from queueproof.audit.lab import Lab
 
 # Common words: with a space before it, each is one token in nearly every vocabulary, so that a word is a token.
@@ -102,3 +103,14 @@ async def settled(lab: Lab, ask: Ask, book: Book) -> Answer | None:
     """
     known = await lab.reference(ask, book)
     return known if known is None or lab.cold is Cache.COLD else await lab.alone(ask, "warm reference", book)
+
+
+async def if_taken(lab: Lab, ask: Ask, role: str, book: Book) -> Answer | str | None:
+    """One request alone that an endpoint may be unable to take: what it says then. None: trouble, which is in the book."""
+    found = Book(book.name, book.question, book.axis)
+    answer = await lab.alone(ask, role, found)
+    for problem in found.close(0.0, 0, 0, True).problems:
+        if problem.kind == Kind.REJECTED:
+            return problem.example
+        book.problem(problem.kind, problem.example)
+    return answer
