@@ -12,6 +12,9 @@ from queueproof.audit.statistics import clopper_pearson, fisher_greater, more_th
 
 WEAK = 0.25  # a p-value above it is no hint at all
 
+_CANNOT_FORGET = (None, "unique prefix")
+_SETTLED = (names.CACHE, names.STREAM, names.LOGPROBS)  # where nothing forgets, these ask both sides anew
+
 # Greedy probes: where one of these changes a token although everything before was equal, the choice of the token did it.
 GREEDY = (
     names.ALONE,
@@ -49,7 +52,7 @@ class Findings:
         self.results = {result.name: result for result in results}
         self.level = next((r.interval.level for r in results if r.interval is not None), 0.95)
         self.alpha = 1 - self.level
-        self.p = more_than_floor(results)
+        self.p = more_than_floor(results, {name: self.floor_of(name) for name in self.results})
 
     def groups(self, probe: str) -> tuple[Group, ...]:
         """In the order in which they were first asked; those that compared something."""
@@ -70,14 +73,32 @@ class Findings:
         return self.count(names.ALONE)
 
     @property
+    def cannot_forget(self) -> bool:
+        """A prompt's first ask is cold, and the later ones are what the cache made of them."""
+        return self.identity.cold_by in _CANNOT_FORGET
+
+    def first_asks(self, limit: float = WEAK) -> tuple[Count, Count] | None:
+        """Of `alone`, the second ask against the first and the third against the second, if only the first is special."""
+        second, third = self.count(names.ALONE, names.SECOND), self.count(names.ALONE, names.THIRD)
+        return (second, third) if second.changed and third.held and p_value(second, third) <= limit else None
+
+    def floor_of(self, probe: str) -> Count:
+        """What changes anyway in this probe. Where only first asks are special, those that compare with them are too."""
+        special = self.first_asks()
+        if special is None:
+            return self.floor
+        pairs_of_its_own = probe == names.SEEDS or (self.cannot_forget and probe in _SETTLED)
+        return special[1] if pairs_of_its_own else special[0]
+
+    @property
     def drifted(self) -> bool:
         """The same requests alone are answered otherwise at the end of the run, more than they are anyway."""
-        return self._beyond(self.count(names.DRIFT), self.floor)
+        return self._beyond(self.count(names.DRIFT), self.floor_of(names.DRIFT))
 
-    def above(self, count: Count) -> bool:
+    def above(self, probe: str, count: Count) -> bool:
         """Changes that neither asking alone twice nor the endpoint's change during the run accounts for."""
-        baselines = [self.floor]
-        if self.drifted:
+        baselines = [self.floor_of(probe)]
+        if self.drifted and probe != names.DRIFT:
             baselines.append(self.count(names.DRIFT))
         return count.changed > 0 and all(self._beyond(count, baseline) for baseline in baselines)
 
@@ -86,10 +107,10 @@ class Findings:
 
     def more(self, probe: str) -> bool:
         """The probe as a whole, or one of its groups, is above what changes anyway."""
-        if self.floor.changed == 0 and not self.drifted:
+        if self.floor_of(probe).changed == 0 and not self.drifted:
             return self.count(probe).changed > 0
         worst = [Count(group.changed, group.compared) for group in self.groups(probe)]
-        return self.p.get(probe, 1.0) <= self.alpha and any(map(self.above, [self.count(probe), *worst]))
+        return self.p.get(probe, 1.0) <= self.alpha and any(self.above(probe, c) for c in (self.count(probe), *worst))
 
     def certain(self, probe: str) -> bool:
         return self.p.get(probe, 1.0) <= self.alpha
@@ -110,7 +131,7 @@ class Findings:
         the token taken was not the best by a margin that nothing seen here closes.
         """
         result = self.results.get(probe)
-        if result is None or probe not in GREEDY or result.changed != result.tokens_changed:
+        if result is None or probe not in GREEDY or not 0 < result.changed == result.tokens_changed:
             return 0
         tellable = [d for d in result.differences if d.position and d.margin is not None]
         chosen = [d for d in tellable if d.max_logprob_difference == 0 and d.near_tie is False]

@@ -11,7 +11,6 @@ from queueproof.audit.findings import WEAK, Count, Findings, p_value, total
 _LONG = (names.SHORT_BESIDE_LONG, names.LONG_BESIDE_SHORT)
 _NOT_AT_BOUNDARIES = (names.WHOLE, names.WHOLE_LONG, names.PARTIAL)
 _COLD = (names.COLD_AGAIN, names.WARM_AGAIN)
-_CANNOT_FORGET = (None, "unique prefix")
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,16 +169,14 @@ def crowd_seeds_only() -> Sign:
 # Warm-up
 
 
-def _first_asks(f: Findings) -> tuple[Count, Count]:
-    return f.count(names.ALONE, names.SECOND), f.count(names.ALONE, names.THIRD)
-
-
 def _first_asks_sign(limit: Callable[[Findings], float]) -> Callable[[Findings], str | None]:
     def test(f: Findings) -> str | None:
-        second, third = _first_asks(f)
-        if not (second.changed and third.held and p_value(second, third) <= limit(f)):
+        found = f.first_asks(limit(f))
+        if found is None:
             return None
-        return f"{f.say('the second ask against the first', second)}; {f.say('the third against the second', third)}"
+        return (
+            f"{f.say('the second ask against the first', found[0])}; {f.say('the third against the second', found[1])}"
+        )
 
     return test
 
@@ -195,7 +192,7 @@ def first_asks_clearly() -> Sign:
 
 def warm_without_cold() -> Sign:
     def test(f: Findings) -> str | None:
-        if f.identity.cold_by not in _CANNOT_FORGET or not f.count(names.CACHE).changed:
+        if not f.cannot_forget or not f.count(names.CACHE).changed:
             return None
         return "the first ask of each prompt is cold here and the later ones are warm, and `cache` changed"
 
@@ -262,7 +259,7 @@ def _in_line(f: Findings) -> tuple[Count, Count]:
 def _in_line_sign(limit: Callable[[Findings], float]) -> Callable[[Findings], str | None]:
     def test(f: Findings) -> str | None:
         last, first = _in_line(f)
-        if not (f.above(last) and first.held and p_value(last, first) <= limit(f)):
+        if not (f.above(names.ORDER, last) and first.held and p_value(last, first) <= limit(f)):
             return None
         return f"{f.say('last in line', last)}; {f.say('first in line, of as many', first)}"
 
@@ -288,7 +285,7 @@ def _long(f: Findings) -> tuple[Count, Count]:
 def _long_sign(limit: Callable[[Findings], float]) -> Callable[[Findings], str | None]:
     def test(f: Findings) -> str | None:
         long, control = _long(f)
-        if not (f.above(long) and p_value(long, control) <= limit(f)):
+        if not (f.above(names.LENGTHS, long) and p_value(long, control) <= limit(f)):
             return None
         if control.changed and p_value(long, control) > f.alpha:
             return None
@@ -328,7 +325,11 @@ def _boundary_sign(clearly: bool) -> Callable[[Findings], str | None]:
             return None
         hot, rest, offsets = found
         p = min(1.0, 7 * p_value(hot, rest))  # of three offsets, seven choices could have been hot
-        if not f.above(hot) or p > (f.alpha if clearly or rest.changed else 1.0) or p_value(hot, rest) > WEAK:
+        if (
+            not f.above(names.CACHE, hot)
+            or p > (f.alpha if clearly or rest.changed else 1.0)
+            or p_value(hot, rest) > WEAK
+        ):
             return None
         size = f" of {f.identity.block_size} tokens" if f.identity.block_size else ""
         return (
@@ -358,7 +359,7 @@ def warm() -> Sign:
         elsewhere = f.count(names.CACHE, *_NOT_AT_BOUNDARIES)
         if boundary_only().test(f) is not None and p_value(elsewhere, f.count(names.CACHE, *_COLD)) > f.alpha:
             return None  # some prompts end at a boundary by chance
-        if not f.above(everything):
+        if not f.above(names.CACHE, everything):
             return None
         return f.say("a warm cache against a cold one", everything)
 

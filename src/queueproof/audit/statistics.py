@@ -73,25 +73,27 @@ def holm(p_values: Mapping[str, float]) -> dict[str, float]:
     return {name: adjusted[name] for name in p_values}
 
 
-def more_than_floor(results: Sequence[ProbeResult]) -> dict[str, float]:
-    """Of each probe that saw a change: how likely so many are if it changes no more than asking alone twice does.
+def more_than_floor(
+    results: Sequence[ProbeResult], floors: Mapping[str, tuple[int, int]] | None = None
+) -> dict[str, float]:
+    """Of each probe that compared anything: how likely so many changes are if it changes no more than asking alone twice.
 
-    Fisher's exact test against the probe `alone`, of all that the probe compared and, since some faults show at one load or
-    one offset only, of each of its groups: the smallest of these p-values times their number. Then adjusted by Holm over
-    the probes that compared anything. Without a floor, 1.0: nothing separates them.
+    Fisher's exact test against the probe `alone` (or the changed and compared that `floors` has for a probe), of all that
+    the probe compared and, since some faults show at one load or one offset only, of each of its groups: the smallest of
+    these p-values times their number. Then adjusted by Holm over the probes. Without a floor, 1.0: nothing separates them.
     """
-    floor = next((r for r in results if r.name == names.ALONE and r.compared), None)
+    floor = next(((r.changed, r.compared) for r in results if r.name == names.ALONE), (0, 0))
     tried = [result for result in results if result.compared and result.name != names.ALONE]
-    if floor is None:
-        return {result.name: 1.0 for result in tried}
-    return holm({result.name: _strongest(result, floor) for result in tried})
+    return holm({result.name: _strongest(result, *(floors or {}).get(result.name, floor)) for result in tried})
 
 
-def _strongest(result: ProbeResult, floor: ProbeResult) -> float:
+def _strongest(result: ProbeResult, floor_changed: int, floor_compared: int) -> float:
+    if not floor_compared:
+        return 1.0
     sorted_by_outcome = result.name == names.DRIFT  # its groups are no samples
     groups = result.groups if len(result.groups) > 1 and not sorted_by_outcome else ()
     counts = [(result.changed, result.compared), *((g.changed, g.compared) for g in groups)]
-    return min(1.0, len(counts) * min(fisher_greater(k, n, floor.changed, floor.compared) for k, n in counts))
+    return min(1.0, len(counts) * min(fisher_greater(k, n, floor_changed, floor_compared) for k, n in counts))
 
 
 def needed(share: float, confidence: float = 0.95) -> int:
