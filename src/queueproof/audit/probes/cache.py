@@ -152,13 +152,15 @@ class _Round:
             self._book.note("no prompt was cut at a block's boundary: the endpoint does not tell how long a prompt is")
             return
         # Prompts of one block are left out: their last token is always computed, so that nothing of them is hit.
-        multiples = (2, 3, 4) if told else (2, 4, 8)  # where a block's size is a guess, also of 32, 64 and 128 tokens
-        first = max(0, -(-(least + 1) // self._block) - 2)
+        blocks = (
+            [2, 3, 4] if told else [2, 4, 8]
+        )  # where a block's size is a guess, these are also twice and more of it
+        while blocks[0] * self._block <= least:
+            blocks = [k + 1 for k in blocks] if told else [2 * k for k in blocks]
         each = max(3, min(6, len(self._lab.prompts) // 4))
         for i in range(each):
-            blocks = multiples[i % len(multiples)] + (first if told else first * 2)
             for offset in (-1, 0, 1):
-                await self._boundary(exact, blocks * self._block, offset, i)
+                await self._boundary(exact, blocks[i % len(blocks)] * self._block, offset, i)
 
     async def _boundary(self, exact: ExactLength, end: int, offset: int, i: int) -> None:
         key = f"boundary {end}{offset:+d} #{i}"
