@@ -26,7 +26,7 @@ def changed(probe: str, *groups: str) -> Sign:
         count = f.count(probe, *groups)
         return f.say(_label(probe, groups), count) if count.changed else None
 
-    return Sign(f"{_label(probe, groups)} changed", test)
+    return Sign(f"`{_label(probe, groups)}` changed", test)
 
 
 def held(probe: str, *groups: str) -> Sign:
@@ -34,7 +34,7 @@ def held(probe: str, *groups: str) -> Sign:
         count = f.count(probe, *groups)
         return f.say(_label(probe, groups), count) if count.held else None
 
-    return Sign(f"{_label(probe, groups)} held", test)
+    return Sign(f"`{_label(probe, groups)}` held", test)
 
 
 def not_compared(probe: str) -> Sign:
@@ -145,7 +145,7 @@ def sampled_in(probe: str) -> Sign:
     def test(f: Findings) -> str | None:
         return f"{probe}: {f.sampled(probe)} by the choice of the token" if f.sampled(probe) else None
 
-    return Sign(f"that is how `{probe}` changed", test)
+    return Sign(f"the choice of tokens explains what changed in `{probe}`", test)
 
 
 def sampled_clearly() -> Sign:
@@ -187,7 +187,7 @@ def first_asks_only() -> Sign:
 
 
 def first_asks_clearly() -> Sign:
-    return Sign("and that by Fisher's exact test", _first_asks_sign(lambda f: f.alpha))
+    return Sign("first asks differ more than later ones by Fisher's exact test", _first_asks_sign(lambda f: f.alpha))
 
 
 def warm_without_cold() -> Sign:
@@ -228,7 +228,9 @@ def first_crowds_only() -> Sign:
 
 
 def first_crowds_clearly() -> Sign:
-    return Sign("and that by Fisher's exact test", _first_crowds_sign(lambda f: f.alpha))
+    return Sign(
+        "first crowds change more than later ones by Fisher's exact test", _first_crowds_sign(lambda f: f.alpha)
+    )
 
 
 # Crowds
@@ -272,7 +274,9 @@ def last_in_line_only() -> Sign:
 
 
 def last_in_line_clearly() -> Sign:
-    return Sign("and that by Fisher's exact test", _in_line_sign(lambda f: f.alpha))
+    return Sign(
+        "`order`: the last in line changed more than the first by Fisher's exact test", _in_line_sign(lambda f: f.alpha)
+    )
 
 
 def _long(f: Findings) -> tuple[Count, Count]:
@@ -300,7 +304,9 @@ def long_only() -> Sign:
 
 
 def long_clearly() -> Sign:
-    return Sign("and that by Fisher's exact test", _long_sign(lambda f: f.alpha))
+    return Sign(
+        "beside a long prefill more than beside short prompts by Fisher's exact test", _long_sign(lambda f: f.alpha)
+    )
 
 
 # Cache
@@ -348,7 +354,10 @@ def boundary_only() -> Sign:
 
 
 def boundary_clearly() -> Sign:
-    return Sign("and that by Fisher's exact test, for all choices of distances", _boundary_sign(clearly=True))
+    return Sign(
+        "more than the others by Fisher's exact test, corrected for the choice of distances",
+        _boundary_sign(clearly=True),
+    )
 
 
 def warm() -> Sign:
