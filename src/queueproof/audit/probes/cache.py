@@ -17,7 +17,7 @@ TTFT_RATIO = 1.3  # by which a warm long prompt's first token must come sooner, 
 _BLOCK = 16  # tokens, where the endpoint does not say: vLLM's and Queueproof's default
 _PAIRS = 8  # of long prompts. The second-smallest of 8 ratios is a lower bound of the median at 1 - 9/256 = 96%
 _LONG, _LONG_REPORTED = 600, 1200  # words; where hits are reported, as long as hosted services need to cache at all
-_ENOUGH = 4  # pairs without a hit after which short prompts are given up
+_ENOUGH = 4  # pairs without a hit after which short prompts, and then long ones, are given up
 
 
 @dataclass(slots=True)
@@ -200,6 +200,8 @@ class _Round:
             if answer is not None and cold.ttft is not None and answer.ttft is not None:
                 cold_times.append(cold.ttft)
                 warm_times.append(answer.ttft)
+            if moved is False and self._given_up and i + 1 >= _ENOUGH:
+                return
         if not self._hits.hit:
             self._say_ratio(cold_times, warm_times, count)
 
