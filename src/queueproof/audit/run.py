@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import platform
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -64,13 +63,15 @@ async def run_audit(
     watcher: Watcher | None = None,
     against: Client | None = None,
     resume: bool = False,
+    machine: str = "",
 ) -> AuditRecord:
     """Runs the plan's probes. Cancelled (Ctrl-C), it ends the probe under way and returns what was measured.
 
     journal: gets every answer, and the record after each probe. resume: keep what its record has already.
+    machine: on which it is measured, in words.
     Raises UsageError where a run to go on from was another one.
     """
-    return await _Audit(client, prompts, plan, journal, watcher, against).run(resume)
+    return await _Audit(client, prompts, plan, journal, watcher, against, machine).run(resume)
 
 
 class _Audit:
@@ -82,11 +83,12 @@ class _Audit:
         journal: Journal | None,
         watcher: Watcher | None,
         against: Client | None,
+        machine: str,
     ) -> None:
         if not prompts:
             raise UsageError("there is no prompt to ask")
         self._client, self._offered, self._plan, self._against = client, prompts, plan, against
-        self._journal, self._watcher = journal, watcher
+        self._journal, self._watcher, self._machine = journal, watcher, machine
         self._digest = digest(prompts)
         self._loop = asyncio.get_running_loop()
         self._state = _State(datetime.now(UTC), self._loop.time(), {})
@@ -190,7 +192,7 @@ class _Audit:
             users=settings.users,
             confidence=settings.confidence,
             budget=str(self._plan.budget),
-            machine=f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
+            machine=self._machine,
             interrupted=self._state.interrupted,
         )
 
