@@ -22,6 +22,8 @@ from scipy.special import stdtrit
 
 from queueproof.audit.price.records import Comparison, Metric, Outcome, Role, Run
 
+RESOLUTION = 0.001  # of a ratio: clocks and loops are no finer, and less than that is no disagreement
+
 _Cell = tuple[int, int]  # seed, repeat
 
 
@@ -45,7 +47,7 @@ def _comparison(runs: Sequence[Run], users: int, metric: Metric, confidence: flo
     mean, drift = statistics.fmean(differences), _drift([statistics.fmean(turn.values()) for turn in turns[::2]])
     half = _half_width(differences, rounds, abs(drift), confidence)
     counted = [run for run in runs if run.turn <= 2 * rounds]
-    told = Outcome.NOISE if abs(drift) > abs(mean) else Outcome.MEASURED
+    told = Outcome.NOISE if abs(drift) > max(abs(mean), RESOLUTION) else Outcome.MEASURED
     outcome = Outcome.TOO_FEW if half is None else told
     return Comparison(
         users=users,

@@ -64,6 +64,7 @@ class Launched:
         self._body = body
         self._starts = 0
         self._problems: tuple[Problem, ...] = ()
+        self._client: Client | None = None
         self._side = Side(launch.url, "unknown", "unknown", "unknown", None, _text(body), launch.command, env)
 
     @asynccontextmanager
@@ -71,9 +72,11 @@ class Launched:
         self._starts += 1
         log = self._folder / f"{self._name}-{self._starts}.log"
         async with running(self._launch, log), self._connect() as client:
+            self._client = client
             try:
                 yield client
             finally:
+                self._client = None
                 found = side_of(client.identity(), self._body)
                 self._side = replace(found, command=self._side.command, env=self._side.env)
                 self._problems += client.problems()
@@ -82,7 +85,7 @@ class Launched:
         return self._side
 
     def problems(self) -> tuple[Problem, ...]:
-        return self._problems
+        return self._problems + (self._client.problems() if self._client is not None else ())
 
 
 def side_of(identity: EndpointIdentity, body: Mapping[str, Any] | None) -> Side:
