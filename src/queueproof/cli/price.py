@@ -19,7 +19,7 @@ from queueproof.cli.exits import ExitCode, err, guarded, out, print_json
 from queueproof.cli.options import JsonOption
 from queueproof.cli.quantities import parse_budget
 from queueproof.contract import codec
-from queueproof.contract.errors import InvalidParameter, UsageError
+from queueproof.contract.errors import InvalidParameter, ServerError, UsageError
 
 if TYPE_CHECKING:
     from queueproof.audit.price.measure import Site, Wish
@@ -141,12 +141,14 @@ def command(
     _must_differ(sides, baseline, candidate, candidate_launch)
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
-    failed: PriceFailed | None = None
+    failed: ServerError | None = None
     with Screen(err()) as screen:
         try:
             result = asyncio.run(_measured(sides, wish, folder, screen))
         except PriceFailed as error:
-            failed, result = error, error.result
+            failed, result = _short(error), error.result
+        except ServerError as error:
+            raise _short(error) from None
     _keep(result, folder)
     if failed is not None:
         if not as_json:
@@ -220,6 +222,14 @@ def _opener(sides: _Sides, body: dict[str, Any]) -> Any:
             yield client
 
     return opened
+
+
+def _short(error: ServerError) -> ServerError:
+    """The first line; what follows, the end of a log, is shown as it is."""
+    line, _, log = str(error).partition("\n")
+    if log:
+        err().print(log, markup=False, soft_wrap=True, style="dim")
+    return ServerError(line)
 
 
 def _keep(result: PriceResult, folder: Path | None) -> None:
