@@ -1,0 +1,200 @@
+"""Requests on the wire: one try, several tries, and pages that a server may have or not."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+import queueproof
+from queueproof.audit.ask import Answer
+from queueproof.audit.client import answers
+from queueproof.audit.client.requests import Route
+from queueproof.audit.client.spending import Spending
+from queueproof.audit.client.sse import DONE, events
+from queueproof.audit.client.trouble import Failure, Kind, Retries, from_status, from_transport
+from queueproof.audit.records import Problem
+from queueproof.contract.errors import UsageError
+
+_CONNECTIONS = 1024
+_KEEP_SECONDS = 2.0  # servers close an idle connection after 5 s; a request that meets this moment would be lost
+_AFTER_DONE = 1.0  # seconds for a server to end the body after [DONE]
+_ERROR_BYTES = 65536
+_PAGE_SECONDS = 5.0
+RETRIED = " (retried)"  # ends the kind of a problem that another try got over, or tried to
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """Seconds: to connect, from sending to the first piece, between pieces, and for a whole answer."""
+
+    connect: float = 10.0
+    first: float = 120.0
+    between: float = 60.0
+    whole: float = 600.0
+
+
+def root_of(url: str) -> str:
+    """A server's address without /v1 or a slash at its end. Raises UsageError."""
+    full = url.strip() if "://" in url else f"http://{url.strip()}"
+    for end in ("/chat/completions", "/completions"):
+        full = full.rstrip("/").removesuffix(end)
+    root = full.rstrip("/").removesuffix("/v1").rstrip("/")
+    try:
+        parsed = httpx.URL(root)
+    except httpx.InvalidURL as error:
+        raise UsageError(f"{url} is no address of a server, such as http://localhost:8000: {error}") from None
+    if parsed.scheme not in ("http", "https") or not parsed.host or parsed.query or parsed.fragment:
+        raise UsageError(f"{url} is no address of a server, such as http://localhost:8000")
+    return root
+
+
+class Wire:
+    """One HTTP client of one server. Counts what goes wrong.
+
+    The environment is not looked at: a proxy or a .netrc that it names would be part of what is measured, unseen.
+    transport: what sends instead of sockets, for tests. Other than that, `proxy` and `verify` are httpx's.
+    """
+
+    def __init__(
+        self,
+        root: str,
+        api_key: str | None,
+        spending: Spending,
+        timeouts: Timeouts,
+        retries: Retries,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        headers = {"User-Agent": f"queueproof/{queueproof.__version__}", "Accept-Encoding": "identity"}
+        if api_key is not None:
+            headers["Authorization"] = f"Bearer {api_key}"
+        self.root, self.spending = root, spending
+        self.api = root  # where /v1 is; see `discover`
+        self.prefix = "/v1"
+        self._timeouts, self._retries = timeouts, retries
+        self._jitter = random.Random(0)
+        self._counts: Counter[str] = Counter()
+        self._examples: dict[str, str] = {}
+        self._client = httpx.AsyncClient(
+            headers=headers,
+            transport=transport,
+            timeout=httpx.Timeout(None, connect=timeouts.connect),
+            limits=httpx.Limits(max_connections=_CONNECTIONS, keepalive_expiry=_KEEP_SECONDS),
+            trust_env=False,
+            follow_redirects=False,  # a POST that is sent elsewhere is another endpoint
+        )
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+    def problem(self, kind: str, example: str) -> None:
+        self._counts[kind] += 1
+        self._examples.setdefault(kind, example)
+
+    def problems(self) -> tuple[Problem, ...]:
+        return tuple(Problem(kind, count, self._examples[kind]) for kind, count in self._counts.items())
+
+    async def generate(self, route: Route, body: dict[str, Any], prompt: str, tokens: int) -> Answer:
+        """An answer, after retries where they are right. tokens: that it may need. Raises Failure, BudgetSpent."""
+        content = json.dumps(body).encode()
+        tried = 0
+        while True:
+            self.spending.reserve(tokens)
+            used = 0
+            try:
+                answer = await self._once(route, body, content, prompt)
+                used = (answer.prompt_tokens or 0) + (answer.completion_tokens or 0)
+                return answer
+            except Failure as failure:
+                tried += 1
+                wait = self._retries.wait(failure, tried)
+                if wait is not None:
+                    wait *= self._jitter.uniform(1.0, 1.25)  # those that failed together shall not come back together
+                if wait is None or not self.spending.lasts(wait):
+                    self.problem(failure.kind, str(failure))
+                    raise
+                self.problem(failure.kind + RETRIED, str(failure))
+            finally:
+                self.spending.settle(tokens, used)
+            await asyncio.sleep(wait)
+
+    async def _once(self, route: Route, body: dict[str, Any], content: bytes, prompt: str) -> Answer:
+        """One try. Its bytes are kept with their times and read when they are all there."""
+        clock, limits = asyncio.get_running_loop().time, self._timeouts
+        pieces: list[tuple[float, bytes]] = []
+        began = answered = done = False
+        stream = False
+        started = clock()
+        try:
+            async with asyncio.timeout_at(started + min(limits.first, limits.whole)) as limit:
+                async with self._client.stream(
+                    "POST",
+                    self.api + route.removeprefix("/v1") if not self.prefix else self.api + route,
+                    content=content,
+                    headers={"Content-Type": "application/json"},
+                ) as response:
+                    if response.status_code != 200:
+                        raise from_status(response.status_code, response.headers, await _beginning(response))
+                    began = True
+                    stream = response.headers.get("content-type", "").startswith("text/event-stream")
+                    plain = "content-encoding" not in response.headers
+                    async for data in response.aiter_raw() if plain else response.aiter_bytes():
+                        now = clock()
+                        pieces.append((now, data))
+                        if not answered and b"data:" not in data:
+                            continue  # comments do not count as an answer
+                        answered = True
+                        done = stream and data[-20:].rstrip().endswith(DONE)
+                        limit.reschedule(now + _AFTER_DONE if done else min(now + limits.between, started + limits.whole))
+        except TimeoutError:
+            if not done:
+                raise Failure(Kind.TIMEOUT, _waited(started, clock(), answered, limits)) from None
+        except httpx.HTTPError as error:
+            if not done:
+                raise from_transport(error, began) from None
+        except (httpx.InvalidURL, httpx.StreamError) as error:
+            raise Failure(Kind.BAD_ANSWER, f"{type(error).__name__}: {error}") from None
+        ended = pieces[-1][0] if pieces else clock()
+        if stream or _looks_streamed(pieces):
+            return answers.from_stream(events(pieces), prompt, started, ended)
+        return answers.from_whole(b"".join(data for _, data in pieces), prompt, started, ended, bool(body.get("echo")))
+
+    async def page(
+        self,
+        path: str,
+        method: str = "GET",
+        body: dict[str, Any] | None = None,
+        seconds: float = _PAGE_SECONDS,
+    ) -> httpx.Response | None:
+        """A page beside the answers, such as /metrics. None where it could not be had, for whatever reason."""
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._client.request(method, self.root + path, json=body)
+        except (TimeoutError, httpx.HTTPError, httpx.InvalidURL, httpx.StreamError):
+            return None
+
+
+async def _beginning(response: httpx.Response) -> bytes:
+    """As much of an error's body as can matter."""
+    found = b""
+    async for data in response.aiter_bytes():
+        found += data
+        if len(found) > _ERROR_BYTES:
+            break
+    return found
+
+
+def _looks_streamed(pieces: list[tuple[float, bytes]]) -> bool:
+    """Whether a body whose type does not say so is a stream of events."""
+    return bool(pieces) and pieces[0][1].lstrip().startswith((b"data:", b":", b"event:"))
+
+
+def _waited(started: float, now: float, answered: bool, limits: Timeouts) -> str:
+    if now - started >= limits.whole:
+        return f"the answer was not whole after {limits.whole:g} s"
+    return f"nothing more came for {limits.between:g} s" if answered else f"no answer began within {limits.first:g} s"
