@@ -1,0 +1,1 @@
+"""A contract that an endpoint is held to, and its verdict for a CI."""
