@@ -26,7 +26,7 @@ class _Parts:
     logprobs: list[float | None] = field(default_factory=list)
     margins: list[float | None] = field(default_factory=list)
     named_ids: list[int] = field(default_factory=list)  # of log-probability entries, where they have them
-    offsets: bool = False
+    gaps: bool = False  # a chunk's log-probabilities were fewer than its tokens
     prompt_ids: tuple[int, ...] | None = None
     prompt_logprobs: list[Any] | None = None
     usage: dict[str, Any] = field(default_factory=dict)
@@ -54,7 +54,9 @@ def from_stream(events: Sequence[Event], prompt: str, started: float, ended: flo
         if _add(parts, chunk, "delta"):
             parts.arrivals.append(event.at)
     if parts.finish_reason is None:
-        raise Failure(Kind.CUT, f"the stream ended after {len(parts.arrivals)} pieces without finish_reason", again=True)
+        raise Failure(
+            Kind.CUT, f"the stream ended after {len(parts.arrivals)} pieces without finish_reason", again=True
+        )
     return _answer(parts, prompt, started, ended)
 
 
@@ -81,7 +83,9 @@ def _add(parts: _Parts, chunk: Any, inner: str) -> bool:
         raise from_error(chunk["error"])
     try:
         _add_head(parts, chunk)
-        return any([_add_choice(parts, choice, inner) for choice in chunk.get("choices") or () if not choice.get("index")])
+        return any(
+            [_add_choice(parts, choice, inner) for choice in chunk.get("choices") or () if not choice.get("index")]
+        )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise Failure(Kind.BAD_ANSWER, f"an answer of another form ({error!r}): {chunk!r:.300}") from None
 
@@ -118,6 +122,8 @@ def _add_choice(parts: _Parts, choice: dict[str, Any], inner: str) -> bool:
     ids = choice.get("token_ids")
     if ids:
         parts.ids += map(int, ids)
+        # The last token, an end without a text, has none on some servers.
+        parts.gaps |= len(parts.ids) > len(parts.logprobs) and not choice.get("finish_reason")
     if "prompt_token_ids" in choice:
         _add_prompt_ids(parts, choice)
     if choice.get("prompt_logprobs"):
@@ -188,8 +194,11 @@ def _of_prompt(entries: list[Any], ids: tuple[int, ...] | None) -> tuple[float |
 
 
 def _answer(parts: _Parts, prompt: str, started: float, ended: float) -> Answer:
-    ids = parts.ids or (parts.named_ids if len(parts.named_ids) == len(parts.tokens) else [])
-    logprobs = bool(parts.logprobs)
+    text = "".join(parts.text)
+    # Where some are missing, the others cannot be laid beside those of another answer.
+    missing = parts.gaps if parts.ids else len("".join(parts.tokens)) < len(text)
+    logprobs = bool(parts.logprobs) and not missing
+    ids = parts.ids or (parts.named_ids if logprobs and len(parts.named_ids) == len(parts.tokens) else [])
     prompt_logprobs = None
     if parts.prompt_logprobs is not None:
         try:
@@ -201,7 +210,7 @@ def _answer(parts: _Parts, prompt: str, started: float, ended: float) -> Answer:
         count = len(ids) or len(parts.tokens)
     return Answer(
         prompt=prompt,
-        text="".join(parts.text),
+        text=text,
         finish_reason=parts.finish_reason,
         started=started,
         latency=ended - started,

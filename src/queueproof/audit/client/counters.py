@@ -58,7 +58,8 @@ NAMES: Mapping[str, tuple[str, ...]] = {
 }
 _WANTED = sorted({name for names in NAMES.values() for name in names})
 _LINE = re.compile(
-    b"^(" + b"|".join(re.escape(name.encode()) for name in _WANTED) + rb")(?:\{[^\n]*\})?[ \t]+([^ \t\n]+)", re.MULTILINE
+    b"^(" + b"|".join(re.escape(name.encode()) for name in _WANTED) + rb")(?:\{[^\n]*\})?[ \t]+([^ \t\n]+)",
+    re.MULTILINE,
 )
 _BLOCK = re.compile(rb'^vllm:cache_config_info\{[^\n]*\bblock_size="(\d+)"', re.MULTILINE)
 

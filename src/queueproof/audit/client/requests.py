@@ -9,13 +9,14 @@ from typing import Any
 
 from queueproof.audit.ask import Ask, Cache, Cold, Prompt
 
-CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 TOP = 2  # the best tokens asked for at each step: enough for a margin
 
 
 class Route(StrEnum):
-    CHAT = CHAT
-    COMPLETIONS = COMPLETIONS
+    """Where a request goes, after the address of the API."""
+
+    CHAT = "/chat/completions"
+    COMPLETIONS = "/completions"
 
 
 class PromptLogprobs(StrEnum):
@@ -27,14 +28,14 @@ class PromptLogprobs(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """What one endpoint takes. Of `extra` fields, those of `taken` are sent.
+    """What one route of an endpoint takes. Of the fields that not all servers know, those of `taken` are sent.
 
-    limit: the name that the route has for max_tokens. zero: whether temperature 0 may be sent; it is left out if not.
+    limit: its name for max_tokens. temperature: whether one may be sent.
     """
 
     taken: frozenset[str] = frozenset()
     limit: str = "max_tokens"
-    zero: bool = True
+    temperature: bool = True
 
 
 STREAM_OPTIONS, LOGPROBS, TOP_LOGPROBS = "stream_options", "logprobs", "top_logprobs"
@@ -61,11 +62,12 @@ def body_of(
     prompt_logprobs: PromptLogprobs | None,
     salt: str,
 ) -> dict[str, Any]:
-    """A request's body. salt: never used before. Prompt log-probabilities are asked for where there is a way."""
+    """A request's body. salt: names the part of the cache that it may share, where a salt can. Prompt log-probabilities
+    are asked for where there is a way."""
     route = route_of(ask.prompt)
     stream = ask.stream and not ask.prompt_logprobs  # no server streams those
     body: dict[str, Any] = {"model": model, **content_of(ask.prompt), dialect.limit: ask.max_tokens, "stream": stream}
-    if ask.temperature != 0 or dialect.zero:
+    if dialect.temperature:
         body["temperature"] = ask.temperature
     if ask.seed is not None:
         body["seed"] = ask.seed
@@ -89,7 +91,7 @@ def _cache(ask: Ask, cold_by: Cold | None, salt: str) -> Mapping[str, Any]:
     if ask.cache is Cache.FREE:
         return {}
     if cold_by is Cold.SALT:
-        return {SALT: salt if ask.cache is Cache.COLD else f"queueproof {ask.namespace}"}
+        return {SALT: salt}
     if cold_by is Cold.FIELD:
         return {CACHE_PROMPT: ask.cache is Cache.WARM}
     return {}

@@ -58,7 +58,7 @@ class Wire:
     """One HTTP client of one server. Counts what goes wrong.
 
     The environment is not looked at: a proxy or a .netrc that it names would be part of what is measured, unseen.
-    transport: what sends instead of sockets, for tests. Other than that, `proxy` and `verify` are httpx's.
+    transport: what sends, for tests and for proxies: `httpx.AsyncHTTPTransport(proxy=...)`.
     """
 
     def __init__(
@@ -74,8 +74,7 @@ class Wire:
         if api_key is not None:
             headers["Authorization"] = f"Bearer {api_key}"
         self.root, self.spending = root, spending
-        self.api = root  # where /v1 is; see `discover`
-        self.prefix = "/v1"
+        self.api = f"{root}/v1"  # some hosts have another; see `vendor`
         self._timeouts, self._retries = timeouts, retries
         self._jitter = random.Random(0)
         self._counts: Counter[str] = Counter()
@@ -99,8 +98,13 @@ class Wire:
     def problems(self) -> tuple[Problem, ...]:
         return tuple(Problem(kind, count, self._examples[kind]) for kind, count in self._counts.items())
 
-    async def generate(self, route: Route, body: dict[str, Any], prompt: str, tokens: int) -> Answer:
-        """An answer, after retries where they are right. tokens: that it may need. Raises Failure, BudgetSpent."""
+    async def generate(
+        self, route: Route, body: dict[str, Any], prompt: str, tokens: int, trying: bool = False
+    ) -> Answer:
+        """An answer, after retries where they are right. tokens: that it may need. trying: to be rejected is no problem.
+
+        Raises Failure, BudgetSpent.
+        """
         content = json.dumps(body).encode()
         tried = 0
         while True:
@@ -116,7 +120,8 @@ class Wire:
                 if wait is not None:
                     wait *= self._jitter.uniform(1.0, 1.25)  # those that failed together shall not come back together
                 if wait is None or not self.spending.lasts(wait):
-                    self.problem(failure.kind, str(failure))
+                    if not (trying and failure.kind == Kind.REJECTED):
+                        self.problem(failure.kind, str(failure))
                     raise
                 self.problem(failure.kind + RETRIED, str(failure))
             finally:
@@ -130,11 +135,12 @@ class Wire:
         began = answered = done = False
         stream = False
         started = clock()
+        latest = started + limits.whole
         try:
-            async with asyncio.timeout_at(started + min(limits.first, limits.whole)) as limit:
+            async with asyncio.timeout_at(min(started + limits.first, latest)) as limit:
                 async with self._client.stream(
                     "POST",
-                    self.api + route.removeprefix("/v1") if not self.prefix else self.api + route,
+                    self.api + route,
                     content=content,
                     headers={"Content-Type": "application/json"},
                 ) as response:
@@ -150,7 +156,7 @@ class Wire:
                             continue  # comments do not count as an answer
                         answered = True
                         done = stream and data[-20:].rstrip().endswith(DONE)
-                        limit.reschedule(now + _AFTER_DONE if done else min(now + limits.between, started + limits.whole))
+                        limit.reschedule(now + _AFTER_DONE if done else min(now + limits.between, latest))
         except TimeoutError:
             if not done:
                 raise Failure(Kind.TIMEOUT, _waited(started, clock(), answered, limits)) from None
@@ -164,6 +170,26 @@ class Wire:
             return answers.from_stream(events(pieces), prompt, started, ended)
         return answers.from_whole(b"".join(data for _, data in pieces), prompt, started, ended, bool(body.get("echo")))
 
+    async def fetch(self, url: str) -> httpx.Response:
+        """A page that a server should have, of whatever status. Tried again where that is right. Raises Failure."""
+        tried = 0
+        while True:
+            try:
+                async with asyncio.timeout(self._timeouts.connect + _PAGE_SECONDS):
+                    response = await self._client.get(url)
+                if response.status_code != 429 and response.status_code < 500:
+                    return response
+                failure = from_status(response.status_code, response.headers, response.content)
+            except TimeoutError:
+                failure = Failure(Kind.TIMEOUT, f"{url} did not answer within {_PAGE_SECONDS:g} s")
+            except httpx.HTTPError as error:
+                failure = from_transport(error, False)
+            tried += 1
+            wait = self._retries.wait(failure, tried)
+            if wait is None or not self.spending.lasts(wait):
+                raise failure
+            await asyncio.sleep(wait)
+
     async def page(
         self,
         path: str,
@@ -174,7 +200,8 @@ class Wire:
         """A page beside the answers, such as /metrics. None where it could not be had, for whatever reason."""
         try:
             async with asyncio.timeout(seconds):
-                return await self._client.request(method, self.root + path, json=body)
+                url = path if "://" in path else self.root + path
+                return await self._client.request(method, url, json=body)
         except (TimeoutError, httpx.HTTPError, httpx.InvalidURL, httpx.StreamError):
             return None
 

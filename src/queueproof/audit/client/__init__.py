@@ -1,0 +1,1 @@
+"""The client: an endpoint over HTTP. `http.HttpEndpoint` is what others use."""
