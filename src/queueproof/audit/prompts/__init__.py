@@ -1,0 +1,1 @@
+"""What is asked: a set of our own, and files that people have."""
