@@ -133,7 +133,7 @@ class Zoo(httpx.AsyncBaseTransport):
         if body.get("echo") and self.offer.echo and not chat:
             echo = self._echo(body, work, piece)
             said = wire.whole(form, piece, work.finish or "", "", self._usage(work), echo)
-        return httpx.Response(200, content=said, headers={"content-type": "application/json"})
+        return httpx.Response(200, stream=httpx.ByteStream(said), headers={"content-type": "application/json"})
 
     def _wrong(self, body: dict[str, Any], chat: bool) -> str | None:
         offer = self.offer
@@ -209,6 +209,8 @@ class Zoo(httpx.AsyncBaseTransport):
     def _prompt_values(self, work: Work) -> list[float]:
         """Of the prompt's tokens but the first."""
         key, state, found = int(self.faults.phase), work.start, []
+        if self.faults.logprobs:  # as in an answer of which they are asked for
+            key ^= 1 << 8
         for before, token in zip(work.ids, work.ids[1:], strict=False):
             state = after((before,), state)
             found.append(read(token, state, key, self.faults.scale))
