@@ -6,9 +6,10 @@ import asyncio
 import json
 import signal
 import tempfile
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,6 +23,7 @@ from queueproof.contract import codec
 from queueproof.contract.errors import InvalidParameter, ServerError, UsageError
 
 if TYPE_CHECKING:
+    from queueproof.audit.client.http import HttpEndpoint
     from queueproof.audit.price.measure import Site, Wish
     from queueproof.audit.price.records import PriceResult
     from queueproof.cli.price_screen import Screen
@@ -180,14 +182,25 @@ async def _measured(sides: _Sides, wish: Wish, folder: Path | None, screen: Scre
 
 
 async def _standing(sides: _Sides, stack: AsyncExitStack) -> tuple[Site, Site]:
-    from queueproof.audit.client.http import HttpEndpoint
+    """Raises ServerError, UsageError."""
     from queueproof.audit.price.sites import Standing
 
     sites: list[Site] = []
     for url, body in zip((sides.baseline, sides.candidate), sides.bodies, strict=True):
-        client = HttpEndpoint.open(url, model=sides.model, api_key=sides.api_key, extra_body=body)
-        sites.append(Standing(await stack.enter_async_context(client), body))
+        try:
+            client = await stack.enter_async_context(_client(sides, url, body))
+        except ServerError as error:
+            raise ServerError(f"{url} cannot be measured: {error}") from error
+        sites.append(Standing(client, body))
     return sites[0], sites[1]
+
+
+def _client(sides: _Sides, url: str, body: dict[str, Any]) -> AbstractAsyncContextManager[HttpEndpoint]:
+    from queueproof.audit.client.http import HttpEndpoint
+    from queueproof.audit.client.trouble import Retries
+
+    # Hardly any tries: a run in which one was needed is made again anyway.
+    return HttpEndpoint.open(url, model=sides.model, api_key=sides.api_key, extra_body=body, retries=Retries(count=1))
 
 
 def _launched(sides: _Sides, folder: Path | None, screen: Screen) -> tuple[Site, Site]:
@@ -207,21 +220,8 @@ def _launched(sides: _Sides, folder: Path | None, screen: Screen) -> tuple[Site,
     ):
         launch = Launch(command_, environment, sides.baseline, sides.ready, sides.grace, sides.api_key)
         shown = sides.env if name == "candidate" else ()
-        sites.append(Launched(launch, _opener(sides, body), logs, name, shown, body))
+        sites.append(Launched(launch, partial(_client, sides, sides.baseline, body), logs, name, shown, body))
     return sites[0], sites[1]
-
-
-def _opener(sides: _Sides, body: dict[str, Any]) -> Any:
-    from queueproof.audit.client.http import HttpEndpoint
-
-    @asynccontextmanager
-    async def opened() -> AsyncIterator[HttpEndpoint]:
-        async with HttpEndpoint.open(
-            sides.baseline, model=sides.model, api_key=sides.api_key, extra_body=body
-        ) as client:
-            yield client
-
-    return opened
 
 
 def _short(error: ServerError) -> ServerError:

@@ -102,25 +102,3 @@ class Diary:
 
     def ran(self, run: Run) -> None:
         self.runs.append(run)
-
-
-class _Jumping(asyncio.SelectorEventLoop):
-    def __init__(self) -> None:
-        super().__init__()
-        self.now = 0.0
-        inner = self._selector.select  # type: ignore[attr-defined]
-
-        def select(timeout=None):  # type: ignore[no-untyped-def]
-            if timeout:
-                self.now += timeout
-            return inner(0)
-
-        self._selector.select = select  # type: ignore[attr-defined]
-
-    def time(self) -> float:
-        return self.now
-
-
-def run_virtual(main):  # type: ignore[no-untyped-def]
-    with asyncio.Runner(loop_factory=_Jumping) as runner:
-        return runner.run(main)

@@ -13,7 +13,8 @@ from queueproof.audit.price.measure import PriceFailed, Site, Wish, measure
 from queueproof.audit.price.records import Metric, Outcome, PriceResult, Role
 from queueproof.audit.records import Problem
 from queueproof.contract.errors import ServerError
-from tests.audit.price.simulated import PREFILL, STEP, Diary, Server, run_virtual
+from tests.audit.price.simulated import PREFILL, STEP, Diary, Server
+from tests.support import virtual_time
 
 WISH = Wish(users=(1, 4), rounds=2, max_tokens=8, prompt_words=5)
 
@@ -23,7 +24,7 @@ def busy(users: int, now: float) -> float:
 
 
 def priced(baseline: Server, candidate: Server, wish: Wish = WISH, diary: Diary | None = None) -> PriceResult:
-    return run_virtual(measure(baseline, candidate, wish, diary or Diary()))
+    return virtual_time.run(measure(baseline, candidate, wish, diary or Diary()))
 
 
 def price(result: PriceResult, metric: Metric, users: int) -> float:
@@ -204,12 +205,12 @@ def test_interrupted_it_keeps_what_was_measured() -> None:
         task.cancel()
         return await task
 
-    result = run_virtual(main(12.0))
+    result = virtual_time.run(main(12.0))
     assert result.interrupted and result.told and 12 < len(result.runs) < 52
     found = result.at(Metric.TPOT, 4)
     assert found is not None and found.pairs in (4, 6, 8)
     with pytest.raises(asyncio.CancelledError):
-        run_virtual(main(0.5))
+        virtual_time.run(main(0.5))
 
 
 def test_answers_that_end_early_and_those_of_one_piece_are_said() -> None:
