@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from queueproof import __version__
-from queueproof.cli import bench, demo, doctor, generate, keys, model, price, replay, serve
+from queueproof.cli import audit, bench, demo, doctor, generate, keys, model, price, replay, serve
 from queueproof.cli.exits import ExitCode, out
 
 app = typer.Typer(
@@ -23,6 +23,7 @@ app = typer.Typer(
 app.command("demo")(demo.command)
 app.command("serve")(serve.command)
 app.command("generate")(generate.command)
+app.command("audit")(audit.command)
 app.command("replay")(replay.command)
 app.command("doctor")(doctor.command)
 app.command("bench")(bench.command)
