@@ -196,7 +196,7 @@ async def _audited(wish: _Wish, folder: Path, screen: Screen) -> tuple[AuditReco
         wanted = wish.probes
         if wanted is not None and probe is not None and probe.name not in wanted:
             wanted = [*wanted, probe.name]
-        chosen = choose(all_probes(probe), _possible(wanted, probe is not None))
+        chosen = choose(all_probes(*([probe] if probe is not None else [])), _possible(wanted, probe is not None))
         count = needed(wish.share, wish.settings.confidence) if wish.share is not None else None
         plan = Plan(chosen, wish.settings, wish.budget, count)
         journal = stack.enter_context(Journal(folder))
@@ -223,6 +223,7 @@ async def _price(wish: _Wish, ceiling: PriceCeiling, screen: Screen) -> PriceRes
     from queueproof.audit.client.trouble import Retries
     from queueproof.audit.price.measure import Wish, measure
     from queueproof.audit.price.sites import Standing
+    from queueproof.cli.price_screen import Screen as PriceScreen
 
     screen.say(f"measuring the price against {ceiling.baseline} ...")
     async with AsyncExitStack() as stack:
@@ -230,7 +231,8 @@ async def _price(wish: _Wish, ceiling: PriceCeiling, screen: Screen) -> PriceRes
         for url in (ceiling.baseline, wish.url):
             opened = HttpEndpoint.open(url, model=wish.model, api_key=wish.api_key, retries=Retries(count=1))
             sites.append(Standing(await stack.enter_async_context(opened), {}))
-        return await measure(*sites, Wish(users=ceiling.users), screen.price())
+        watcher = stack.enter_context(PriceScreen(err()))
+        return await measure(sites[0], sites[1], Wish(users=ceiling.users), watcher)
 
 
 def _exit(record: AuditRecord) -> ExitCode:
