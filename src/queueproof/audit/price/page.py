@@ -14,8 +14,8 @@ _STYLE = """
 body{margin:0 auto;max-width:70rem;padding:1.5rem;background:var(--paper);color:var(--ink);
 font:16px/1.5 system-ui,sans-serif}
 h1{font-size:1.5rem;margin:0 0 .5rem}.lead{font-size:1.1rem}.dim,small,figcaption small{color:var(--dim)}
-.charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(19rem,100%),1fr));gap:1rem;margin:1.5rem 0}
-figure{margin:0;border:1px solid var(--line);border-radius:.5rem;padding:.75rem}figcaption{font-weight:600}
+.charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(24rem,100%),1fr));gap:1rem;margin:1.5rem 0}
+figure{margin:0;border:1px solid var(--line);border-radius:.5rem;padding:.75rem}figcaption{font-weight:600}small{font-weight:400}
 svg{width:100%;height:auto;display:block}svg text{fill:var(--dim);font:12px system-ui,sans-serif}
 .x{text-anchor:middle}.y{text-anchor:end}.grid{stroke:var(--line)}.rule{stroke:var(--dim);stroke-dasharray:4 3}
 .a{--c:var(--a)}.b{--c:var(--b)}.line{fill:none;stroke:var(--c);stroke-width:2}.bar{stroke:var(--c);stroke-width:2}
@@ -26,7 +26,7 @@ border-bottom:1px solid var(--line)}td.n,th.n{text-align:right;font-variant-nume
 dl{display:grid;grid-template-columns:max-content 1fr;gap:.2rem 1rem}dd{margin:0;overflow-wrap:anywhere}
 @media(max-width:30rem){dl{grid-template-columns:1fr}dd{margin-bottom:.5rem}}
 """
-_RATIO = "candidate / baseline, with its interval; hollow: no price"
+_SLOWER = {Metric.TOKENS_PER_S: "below", Metric.TTFT: "above", Metric.TPOT: "above"}
 _NUMBERS = (0, 2, 3, 5)  # columns
 
 
@@ -34,7 +34,12 @@ def page(result: PriceResult) -> str:
     """The whole file."""
     labels = [str(users) for users in result.plan.users]
     charts = [chart("Tokens/s", "of all users together", labels, _both(result))]
-    charts += [chart(words.TITLES[m] + " ratio", _RATIO, labels, [_ratios(result, m)], rule=1.0) for m in Metric]
+    charts += [
+        chart(
+            f"{words.TITLES[m]}, candidate / baseline", f"{_SLOWER[m]} 1 is slower", labels, [_ratios(result, m)], 1.0
+        )
+        for m in Metric
+    ]
     sides = "".join(
         f'<dt><span class="key {kind}">{name}</span></dt><dd>{escape(words.who(side))}</dd>'
         for name, kind, side in (("baseline", "a", result.baseline), ("candidate", "b", result.candidate))
@@ -47,7 +52,8 @@ def page(result: PriceResult) -> str:
         f"<title>Price of a mode</title><style>{_STYLE}</style></head><body>"
         f'<h1>What the mode costs</h1><p class="lead">{escape(words.summary(result))}</p><dl>{sides}</dl>'
         f'<div class="charts">{"".join(charts)}</div>{_table(result)}'
-        f'<p class="dim">{escape(words.method(result))}; {escape(result.started)}; {escape(result.tool)}</p>'
+        f'<p class="dim">A hollow point has no price. Bars are intervals. '
+        f"{escape(words.method(result))}; {escape(result.started)}; {escape(result.tool)}</p>"
         f"<ul>{listed}</ul></body></html>\n"
     )
 
@@ -71,7 +77,7 @@ def _ratios(result: PriceResult, metric: Metric) -> Line:
     points = []
     for c in result.comparisons:
         if c.metric is metric:
-            title = f"{c.users} users: {words.ratio(c, result.plan.confidence)}"
+            title = f"{c.users} users: {words.ratio(c)}"
             at = result.plan.users.index(c.users)
             points.append(Point(at, c.seen, title, c.low, c.high, hollow=c.price is None))
     return Line(words.TITLES[metric], "b", tuple(points))

@@ -24,22 +24,22 @@ class Row(NamedTuple):
 
 def rows(result: PriceResult) -> list[Row]:
     """A row for each number of users and metric."""
-    return [_row(c, result.plan.confidence) for c in result.comparisons]
+    return [_row(c) for c in result.comparisons]
 
 
-def _row(c: Comparison, confidence: float) -> Row:
+def _row(c: Comparison) -> Row:
     drift = apart(c.drift)
     base, candidate = number(c.metric, c.baseline), number(c.metric, c.candidate)
-    return Row(str(c.users), TITLES[c.metric], base, candidate, ratio(c, confidence), drift, c.price is None)
+    return Row(str(c.users), TITLES[c.metric], base, candidate, ratio(c), drift, c.price is None)
 
 
-def ratio(c: Comparison, confidence: float) -> str:
-    """`0.62 (0.60 to 0.64)`, or why there is no price."""
+def ratio(c: Comparison) -> str:
+    """`0.620 (0.600 to 0.640)`, or why there is no price."""
     if c.outcome is Outcome.NOISE:
         return f"no price: baseline and baseline {apart(c.drift)}, baseline and candidate {apart(c.seen)}"
     if c.price is None or c.low is None or c.high is None:
         return f"no price: too few runs; as seen {c.seen:.3f}"
-    return f"{c.price:.3f} ({c.low:.3f} to {c.high:.3f}, {confidence:.0%})"
+    return f"{c.price:.3f} ({c.low:.3f} to {c.high:.3f})"
 
 
 def number(metric: Metric, value: float) -> str:
@@ -84,6 +84,6 @@ def method(result: PriceResult) -> str:
     runs = (2 * plan.rounds + 1) * plan.repeats * len(plan.seeds) * len(plan.users)
     return (
         f"{plan.rounds} rounds of baseline, candidate, baseline; {len(result.runs)} of {runs} runs; "
-        f"answers of {plan.max_tokens} tokens to prompts of about {plan.prompt_words + 20}; "
+        f"intervals of {plan.confidence:.0%}; answers of {plan.max_tokens} tokens to prompts of about {plan.prompt_words + 20}; "
         f"{result.seconds:.0f} s in all; {result.machine}"
     )
