@@ -73,7 +73,7 @@ def few() -> PriceResult:
 def test_the_table(capsys: pytest.CaptureFixture[str]) -> None:
     show(result(100.0, 50.0, 101.0), Console(width=120))
     out = capsys.readouterr().out
-    assert "0.498 (" in out and "10.00 ms" in out and "a note" in out
+    assert "0.498 (" in out and "20.00 ms" in out and "a note" in out
     assert '{"a": 1}' in out and "MODE=1 serve <m>" in out
 
 
