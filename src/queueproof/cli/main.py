@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from queueproof import __version__
-from queueproof.cli import audit, bench, demo, doctor, generate, keys, model, price, replay, serve
+from queueproof.cli import audit, bench, demo, diff, doctor, generate, keys, model, price, replay, serve
 from queueproof.cli.exits import ExitCode, out
 
 app = typer.Typer(
@@ -26,6 +26,7 @@ app.command("generate")(generate.command)
 app.command("audit")(audit.command)
 app.command("replay")(replay.command)
 app.command("doctor")(doctor.command)
+app.command("diff")(diff.command)
 app.command("bench")(bench.command)
 app.command("price")(price.command)
 app.add_typer(model.app, name="model")

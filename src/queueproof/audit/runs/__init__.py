@@ -1,0 +1,1 @@
+"""Two runs of an evaluation, compared answer by answer."""
