@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pytest
 
-from queueproof.audit.ask import Prompt
+from queueproof.audit.ask import Answer, Prompt
 from queueproof.audit.book import Book
 from queueproof.audit.budget import Budget
 from queueproof.audit.lab import Lab, Settings
-from queueproof.audit.plan import LEAST_PROMPTS, Plan, choose, digest, levels, prompts_within
+from queueproof.audit.plan import LEAST_PROMPTS, Pace, Plan, choose, digest, levels, within
 from queueproof.contract.axes import Axis
 from queueproof.contract.errors import InvalidParameter
 
@@ -43,16 +44,48 @@ def test_probes_are_chosen_by_name_in_the_order_in_which_they_run() -> None:
         choose(PROBES, ["cache"])
 
 
+def prompt(i: int, characters: int = 200) -> Prompt:
+    return Prompt(f"p{i}", "chat", text="x" * characters)
+
+
+def answer(ttft: float | None = 0.2, latency: float = 0.5, tokens: int | None = 60) -> Answer:
+    completion = None if tokens is None else 32
+    return Answer("p", "", "length", 0.0, latency, prompt_tokens=tokens, completion_tokens=completion, ttft=ttft)
+
+
+MANY = [prompt(i) for i in range(1000)]
+PACE = Pace.of([(MANY[0], answer())])
+
+
+def count(budget: Budget, offered: Sequence[Prompt] = MANY, pace: Pace = PACE) -> int:
+    return len(within(Plan(PROBES, Settings(), budget), offered, pace).prompts)
+
+
+def test_a_pace_tells_what_an_answer_takes() -> None:
+    assert PACE.seconds(MANY[5]) == pytest.approx(0.5) and PACE.tokens(MANY[5]) == pytest.approx(92)
+    assert PACE.seconds(prompt(0, 20_000)) == pytest.approx(0.3 + 5010 * 0.2 / 60)
+    blind = Pace.of([(MANY[0], answer(ttft=None, tokens=None))])
+    assert blind.seconds(MANY[1]) == pytest.approx(0.5) and blind.tokens(MANY[1]) == 50
+
+
 def test_a_budget_bounds_the_prompts_and_leaves_a_few() -> None:
-    plan = Plan(PROBES, Settings(), Budget(100.0))
-    enough = prompts_within(plan, 1000, 0.5, 100)
+    enough = count(Budget(100.0))
     assert 0.5 * enough * (3 + 0.35 * 5) <= 100 and 30 < enough < 60
-    assert prompts_within(plan, 7, 0.5, 100) == 7
-    assert prompts_within(plan, 1000, 500.0, 100) == LEAST_PROMPTS and prompts_within(plan, 2, 500.0, 100) == 2
-    assert prompts_within(Plan(PROBES, Settings(), Budget(None, requests=100)), 1000, 0.5, 100) == 10
-    assert prompts_within(Plan(PROBES, Settings(), Budget(None, tokens=8_000)), 1000, 0.5, 100) == 8
-    assert prompts_within(Plan(PROBES, Settings(), Budget(None)), 1000, 0.5, 100) == 1000
-    assert prompts_within(plan, 50, 0.0, 0) == 50
+    assert count(Budget(100.0), MANY[:7]) == 7
+    slow = Pace.of([(MANY[0], answer(200.0, 500.0))])
+    assert count(Budget(100.0), pace=slow) == LEAST_PROMPTS and count(Budget(100.0), MANY[:2], slow) == 2
+    assert count(Budget(None, requests=100)) == 10
+    assert count(Budget(None, tokens=8_000)) == 9
+    assert count(Budget(None)) == 1000
+
+
+def test_a_prompt_that_would_take_much_of_the_budget_is_left_out_by_name() -> None:
+    mixed = [prompt(0), prompt(1, 20_000), *MANY[2:50], prompt(51, 20_000)]
+    found = within(Plan(PROBES, Settings(), Budget(60.0)), mixed, PACE)
+    assert [p.key for p in found.left_out] == ["p1"] and "p1" not in [p.key for p in found.prompts]
+    assert len(found.prompts) > 10
+    all_of_them = within(Plan(PROBES, Settings(), Budget(None)), mixed, PACE)
+    assert all_of_them.left_out == () and len(all_of_them.prompts) == len(mixed)
 
 
 def test_a_digest_tells_prompts_apart() -> None:

@@ -6,8 +6,10 @@ import hashlib
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from statistics import median
+from typing import NamedTuple
 
-from queueproof.audit.ask import Prompt
+from queueproof.audit.ask import Answer, Prompt
 from queueproof.audit.budget import Budget
 from queueproof.audit.lab import Settings
 from queueproof.audit.probes.base import Probe
@@ -15,6 +17,7 @@ from queueproof.contract.errors import InvalidParameter
 
 LEAST_PROMPTS = 4  # fewer say too little
 SPARE = 0.85  # of the budget that a plan may use: estimates are estimates
+DEAR = 0.12  # of the budget: a prompt that would take more is left out
 CROWD_COST = 0.35  # of an answer in a crowd, in answers alone: a batch shares the weights, on any machine
 
 
@@ -51,18 +54,81 @@ def choose(all_probes: Sequence[Probe], names: Iterable[str] | None) -> tuple[Pr
     return tuple(probe for probe in all_probes if probe.name in wanted)
 
 
-def prompts_within(plan: Plan, offered: int, seconds: float, tokens: float) -> int:
-    """How many of the prompts the budget is enough for. seconds, tokens: of one answer alone, as measured."""
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How fast an endpoint answers one request: seconds for a token of the prompt, and for the answer after it.
+
+    extra: tokens that the template adds to a prompt.
+    """
+
+    prefill: float
+    answer: float
+    extra: float
+    answer_tokens: float
+
+    @classmethod
+    def of(cls, measured: Sequence[tuple[Prompt, Answer]]) -> Pace:
+        """From some answers, at least one. Medians; without a count of tokens four bytes are taken for one."""
+        sizes = [(answer.prompt_tokens or tokens_in(prompt), answer) for prompt, answer in measured]
+        first = [answer.ttft if answer.ttft is not None else answer.latency / 2 for _, answer in sizes]
+        return cls(
+            prefill=median(ttft / size for ttft, (size, _) in zip(first, sizes, strict=True)),
+            answer=median(answer.latency - ttft for ttft, (_, answer) in zip(first, sizes, strict=True)),
+            extra=max(0.0, median(size - tokens_in(prompt) for (prompt, _), (size, _) in zip(measured, sizes, strict=True))),
+            answer_tokens=median(answer.completion_tokens or 0 for _, answer in measured),
+        )
+
+    def seconds(self, prompt: Prompt) -> float:
+        """Of one answer alone, about."""
+        return self.answer + self.prefill * (tokens_in(prompt) + self.extra)
+
+    def tokens(self, prompt: Prompt) -> float:
+        """Of the prompt and the answer, about."""
+        return tokens_in(prompt) + self.extra + self.answer_tokens
+
+
+def tokens_in(prompt: Prompt) -> float:
+    """About; at least 1."""
+    if prompt.ids is not None:
+        return max(1.0, len(prompt.ids))
+    text = prompt.text if prompt.text is not None else "".join(content for _, content in prompt.messages or ())
+    return max(1.0, len(text.encode("utf-8", "replace")) / 4)
+
+
+class Selection(NamedTuple):
+    """prompts: to be asked. left_out: those before the last of them that would take too much of the budget each."""
+
+    prompts: tuple[Prompt, ...]
+    left_out: tuple[Prompt, ...]
+
+
+def within(plan: Plan, offered: Sequence[Prompt], pace: Pace) -> Selection:
+    """As many of the prompts as the budget is enough for, in their order, but LEAST_PROMPTS at least."""
     alone = sum(probe.alone for probe in plan.probes)
     together = sum(probe.together for probe in plan.probes)
-    limits = [float(offered)]
-    if plan.budget.seconds is not None and seconds > 0:
-        limits.append(plan.budget.seconds * SPARE / (seconds * (alone + CROWD_COST * together) or 1.0))
-    if plan.budget.requests is not None:
-        limits.append(plan.budget.requests * SPARE / ((alone + together) or 1.0))
-    if plan.budget.tokens is not None and tokens > 0:
-        limits.append(plan.budget.tokens * SPARE / (tokens * (alone + together) or 1.0))
-    return min(offered, max(LEAST_PROMPTS, int(min(limits))))
+    in_time, answers = alone + CROWD_COST * together, alone + together
+    budget = plan.budget
+    taken: list[Prompt] = []
+    left_out: list[Prompt] = []
+    seconds = tokens = 0.0
+    for prompt in offered:
+        own_seconds, own_tokens = pace.seconds(prompt) * in_time, pace.tokens(prompt) * answers
+        if _beyond(budget.seconds, own_seconds, DEAR) or _beyond(budget.tokens, own_tokens, DEAR):
+            left_out.append(prompt)
+            continue
+        seconds, tokens = seconds + own_seconds, tokens + own_tokens
+        full = _beyond(budget.seconds, seconds, SPARE) or _beyond(budget.tokens, tokens, SPARE)
+        if len(taken) >= LEAST_PROMPTS and (full or _beyond(budget.requests, (len(taken) + 1) * answers, SPARE)):
+            break
+        taken.append(prompt)
+    if len(taken) < LEAST_PROMPTS:  # slow: better a few answers than none
+        taken = sorted(offered, key=tokens_in)[:LEAST_PROMPTS]
+    end = max(offered.index(prompt) for prompt in taken)
+    return Selection(tuple(taken), tuple(p for p in left_out if p not in taken and offered.index(p) < end))
+
+
+def _beyond(limit: float | None, value: float, share: float) -> bool:
+    return limit is not None and value > limit * share
 
 
 def digest(prompts: Sequence[Prompt]) -> str:

@@ -193,7 +193,7 @@ class EndpointIdentity:
 @dataclass(frozen=True, slots=True)
 class Run:
     """How it was measured. started: ISO 8601, UTC. prompts_digest: SHA-256, hex, of all prompts that were offered, of
-    which the first `prompts` were asked. budget: in words. confidence: of the intervals. machine: of the client, in words.
+    which the first `prompts` were asked but those of `left_out`, which are too long for the budget. budget: in words. confidence: of the intervals. machine: of the client, in words.
     """
 
     tool: str
@@ -208,6 +208,7 @@ class Run:
     budget: str
     machine: str
     interrupted: bool
+    left_out: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

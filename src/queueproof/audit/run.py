@@ -17,7 +17,7 @@ from queueproof.audit.endpoint import BudgetSpent, Endpoint
 from queueproof.audit.journal import Journal
 from queueproof.audit.judge import judged
 from queueproof.audit.lab import Lab
-from queueproof.audit.plan import Plan, digest, prompts_within
+from queueproof.audit.plan import Pace, Plan, Selection, digest, within
 from queueproof.audit.probes.base import Probe
 from queueproof.audit.records import AuditRecord, EndpointIdentity, ProbeResult, Problem, Run, Verdict
 from queueproof.audit.statistics import corrected
@@ -90,38 +90,39 @@ class _Audit:
         self._client, self._offered, self._plan, self._against = client, prompts, plan, against
         self._journal, self._watcher, self._machine = journal, watcher, machine
         self._digest = digest(prompts)
+        self._left_out: Sequence[Prompt] = ()
         self._loop = asyncio.get_running_loop()
         self._state = _State(datetime.now(UTC), self._loop.time(), {})
         answered = journal.answered if journal is not None else (lambda answer, ask, role: None)
         self._lab = Lab(client, prompts, plan.settings, answered)
 
     async def run(self, resume: bool) -> AuditRecord:
-        count = self._restored() if resume else None
+        chosen = self._restored() if resume else None
         try:
-            if count is None:
-                count = await self._measured_count()
-            self._lab.prompts = self._offered[:count]
+            if chosen is None:
+                chosen = await self._chosen()
+            self._lab.prompts, self._left_out = chosen
             waiting = [probe for probe in self._plan.probes if probe.name not in self._state.results]
             if self._watcher is not None:
-                self._watcher.planned([probe.name for probe in waiting], count, self._plan.budget.seconds)
+                self._watcher.planned([probe.name for probe in waiting], len(self._lab.prompts), self._plan.budget.seconds)
             for i, probe in enumerate(waiting):
                 await self._probe(probe, waiting[i + 1 :])
         except asyncio.CancelledError:
             self._state.interrupted = True
         return self._record(write=True)
 
-    async def _measured_count(self) -> int:
-        """How many prompts the budget is enough for, by the first few references. All, where none was answered."""
+    async def _chosen(self) -> Selection:
+        """The prompts that the budget is enough for, by the first few references. All, where none was answered."""
         book = Book("plan", "", None)
-        answers = []
+        measured = []
         with suppress(BudgetSpent):
             for prompt in self._offered[:_FIRST]:
-                answers.append(await self._lab.reference(self._lab.greedy(prompt), book))
-        known = sorted((a.latency, (a.prompt_tokens or 0) + (a.completion_tokens or 0)) for a in answers if a)
-        if not known:
-            return len(self._offered)
-        seconds, tokens = known[len(known) // 2]
-        return prompts_within(self._plan, len(self._offered), seconds, tokens)
+                answer = await self._lab.reference(self._lab.greedy(prompt), book)
+                if answer is not None:
+                    measured.append((prompt, answer))
+        if not measured:
+            return Selection(tuple(self._offered), ())
+        return within(self._plan, self._offered, Pace.of(measured))
 
     async def _probe(self, probe: Probe, later: Sequence[Probe]) -> None:
         """One probe, in rounds. It may use its share of the time that is left, and what it does not use is the others'."""
@@ -166,8 +167,8 @@ class _Audit:
         mine, theirs = _weight(probe), sum(_weight(other) for other in later)
         return min(left, 2 * left * mine / (mine + theirs))
 
-    def _restored(self) -> int | None:
-        """The count of prompts of the run that the journal holds, its results and references taken over."""
+    def _restored(self) -> Selection | None:
+        """The prompts of the run that the journal holds, its results and references taken over."""
         record = self._journal.record() if self._journal is not None else None
         if record is None or self._journal is None:
             return None
@@ -177,7 +178,9 @@ class _Audit:
                 self._state.results[result.name] = result
         for ask, answer in self._journal.references(self._offered):
             self._lab.remember(ask, answer)
-        return record.run.prompts
+        left_out = set(record.run.left_out)
+        kept = [prompt for prompt in self._offered if prompt.key not in left_out]
+        return Selection(tuple(kept[: record.run.prompts]), tuple(p for p in self._offered if p.key in left_out))
 
     def _run(self, count: int) -> Run:
         settings = self._plan.settings
@@ -194,6 +197,7 @@ class _Audit:
             budget=str(self._plan.budget),
             machine=self._machine,
             interrupted=self._state.interrupted,
+            left_out=tuple(prompt.key for prompt in self._left_out),
         )
 
     def _record(self, write: bool) -> AuditRecord:
