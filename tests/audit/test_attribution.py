@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from queueproof.audit import names
 from queueproof.audit.attribution import TABLE, attribute
 from queueproof.audit.names import Cause
-from queueproof.audit.records import Certainty, ProbeResult, Witness
+from queueproof.audit.records import Certainty, Difference, ProbeResult, Witness
 from queueproof.audit.vendors import VENDORS, next_steps
 from tests.support.audit_results import cache, chosen, clean, difference, floor, identity, neighbours, result, with_
 
@@ -113,16 +113,44 @@ LIKELY: list[tuple[str, list[ProbeResult], dict[str, object], Cause]] = [
     ("load, where neighbours hold", with_(result(names.LOAD, ("random arrivals", 12, 24))), {}, Cause.CHUNKING),
     ("few first crowds", with_(neighbours(two=1)), {}, Cause.WARM_UP),
     ("two builds seen", with_(neighbours(top=12, top_again=12)), {"fingerprints": ("a", "b")}, Cause.BATCH),
-    ("alternating without fingerprints", with_(
-        floor(12, 12, differences=flips(difference, 4) + flips(difference, 4)),  # type: ignore[arg-type]
-        drift(back_and_forth=6),
-    ), {}, Cause.REPLICA),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("results", "endpoint", "cause"), [row[1:] for row in LIKELY], ids=[row[0] for row in LIKELY])
 def test_likely_and_nothing_else(results: list[ProbeResult], endpoint: dict[str, object], cause: Cause) -> None:
     assert named(results, **endpoint) == {cause.value: "likely"}
+
+
+def went(prompt: str, group: str, other: float = 0.01) -> Difference:
+    """other: tells answers apart, as log-probabilities do."""
+    return difference(prompt, group=group, max_logprob_difference=other)
+
+
+def to_and_fro(end: float = 0.01) -> list[ProbeResult]:
+    """Four prompts whose answers alone were A, B, A and, at the end of the run, one that is like B if `end` is as there."""
+    four = [f"p{i}" for i in range(4)]
+    alone = tuple(went(p, group) for group in (names.SECOND, names.THIRD) for p in four)
+    back = tuple(went(p, names.BACK_AND_FORTH, end) for p in four)
+    return [
+        floor(4, 4, 8, differences=alone),
+        result(names.DRIFT, ("unchanged", 0, 4), (names.BACK_AND_FORTH, 4, 4), differences=back),
+    ]
+
+
+def test_two_answers_that_take_turns_are_replicas_and_a_third_one_is_none() -> None:
+    assert named(with_(*to_and_fro())) == {Cause.REPLICA.value: "likely"}
+    assert named(with_(*to_and_fro(end=0.02))) == {Cause.UNSTABLE.value: "shown"}
+    assert named(with_(to_and_fro()[0])) == {Cause.UNSTABLE.value: "shown"}  # B came once each time: by chance, maybe
+
+
+def test_a_start_that_ends_within_the_second_asks_is_a_start() -> None:
+    early, late = (
+        tuple(went(f"e{i}", names.THIRD) for i in range(2)),
+        tuple(went(f"l{i}", names.SECOND) for i in range(6)),
+    )
+    assert named(with_(floor(6, 2, 8, differences=late + early))) == {Cause.WARM_UP.value: "shown"}
+    both = tuple(went(f"l{i}", names.THIRD, 0.02) for i in range(2))
+    assert named(with_(floor(6, 2, 8, differences=late + both))) == {Cause.UNSTABLE.value: "shown"}
 
 
 def test_replicas_by_fingerprints_take_the_floor_with_them() -> None:

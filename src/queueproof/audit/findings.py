@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -12,6 +12,7 @@ from queueproof.audit.statistics import clopper_pearson, fisher_greater, more_th
 
 WEAK = 0.25  # a p-value above it is no hint at all
 
+_FIRST = "the first answer"
 _CANNOT_FORGET = (None, "unique prefix")
 _SETTLED = (names.CACHE, names.STREAM, names.LOGPROBS)  # where nothing forgets, these ask both sides anew
 
@@ -77,10 +78,55 @@ class Findings:
         """A prompt's first ask is cold, and the later ones are what the cache made of them."""
         return self.identity.cold_by in _CANNOT_FORGET
 
+    def two_answers(self) -> tuple[int, int]:
+        """Of prompts that got more than one answer alone: how many got two of them, each twice, and how many a third one.
+
+        From the differences of `alone` and `drift`, which ask a prompt up to five times; 0, 0 where not all were kept. Two
+        answers are one if text, place and size of their difference from the first are. Chance repeats no answer with its
+        log-probabilities; one that is off among equal ones is not twice there.
+        """
+        second, third = self._of_alone(names.SECOND), self._of_alone(names.THIRD)
+        end = {d.prompt: (_pair(d), d.group) for d in self._differences(names.DRIFT)}
+        twice = more = 0
+        for prompt in second.keys() | third.keys() | end.keys():
+            seen = Counter([_FIRST])
+            of_second: object = second.get(prompt, _FIRST)
+            seen[of_second] += 1
+            if prompt in third:
+                seen[_FIRST if third[prompt] == of_second else third[prompt]] += 1
+            elif prompt in second:
+                seen[of_second] += 1
+            if prompt in end:
+                pair, group = end[prompt]
+                seen[pair] += 2 if group == names.FOR_GOOD else 1
+                seen[_FIRST] += group == names.BACK_AND_FORTH
+            twice += len(seen) == 2 and min(seen.values()) > 1
+            more += len(seen) > 2
+        return twice, more
+
+    def _of_alone(self, group: str) -> dict[str, tuple[object, ...]]:
+        return {d.prompt: _pair(d) for d in self._differences(names.ALONE) if d.group == group}
+
+    def _differences(self, probe: str) -> tuple[Difference, ...]:
+        """All of a probe, or none where some were not kept."""
+        result = self.results.get(probe)
+        return result.differences if result is not None and len(result.differences) == result.changed else ()
+
     def first_asks(self, limit: float = WEAK) -> tuple[Count, Count] | None:
-        """Of `alone`, the second ask against the first and the third against the second, if only the first is special."""
+        """Whether only what was asked first is special: no prompt's answer alone changes more than once, or back.
+
+        Returns what then changes anyway against a first ask, and against a later one. limit: of the probability of that
+        by chance; an answer that changes stays as it is with 1/2, at most.
+        """
         second, third = self.count(names.ALONE, names.SECOND), self.count(names.ALONE, names.THIRD)
-        return (second, third) if second.changed and third.held and p_value(second, third) <= limit else None
+        if third.held:
+            once = bool(second.changed)
+        else:
+            changed_then = self._of_alone(names.SECOND)
+            once = bool(changed_then) and not changed_then.keys() & self._of_alone(names.THIRD).keys()
+        if not once or not third.compared or 0.5**second.changed > limit:
+            return None
+        return Count(min(second.changed + third.changed, second.compared), second.compared), Count(0, third.compared)
 
     def floor_of(self, probe: str) -> Count:
         """What changes anyway in this probe. Where only first asks are special, those that compare with them are too."""
@@ -136,20 +182,6 @@ class Findings:
         tellable = [d for d in result.differences if d.position and d.margin is not None]
         chosen = [d for d in tellable if d.max_logprob_difference == 0 and d.near_tie is False]
         return len(chosen) if chosen and len(chosen) >= 0.9 * len(tellable) else 0
-
-    def two_valued(self) -> tuple[int, int]:
-        """Of prompts whose answers alone differed more than once: how many always between the same two, and all of them.
-
-        Two answers are the same two if their texts, the place and the size of the difference are: chance repeats that
-        with a text, hardly ever with log-probabilities.
-        """
-        seen: dict[str, list[tuple[object, ...]]] = defaultdict(list)
-        for probe in (names.ALONE, names.DRIFT):
-            result = self.results.get(probe)
-            for difference in result.differences if result is not None else ():
-                seen[difference.prompt].append(_pair(difference))
-        often = [pairs for pairs in seen.values() if len(pairs) > 1]
-        return sum(1 for pairs in often if len(set(pairs)) == 1), len(often)
 
     def say(self, label: str, count: Count) -> str:
         """`label: 11 of 24 changed (26% to 67%)`."""

@@ -10,6 +10,7 @@ from queueproof.audit.findings import WEAK, Count, Findings, p_value, total
 
 _LONG = (names.SHORT_BESIDE_LONG, names.LONG_BESIDE_SHORT)
 _NOT_AT_BOUNDARIES = (names.WHOLE, names.WHOLE_LONG, names.PARTIAL)
+_CHOICES = 3  # of one, or of two, out of three offsets
 _COLD = (names.COLD_AGAIN, names.WARM_AGAIN)
 
 
@@ -101,16 +102,12 @@ def more_or_floor() -> Sign:
 
 def alternating() -> Sign:
     def test(f: Findings) -> str | None:
-        two, often = f.two_valued()
-        back = f.count(names.DRIFT, names.BACK_AND_FORTH).changed
-        if not f.floor.changed or not often or two < often or two + back < 2:
+        twice, more = f.two_answers()
+        if not f.floor.changed or not twice or more:
             return None
-        return (
-            f"of {often} prompts whose answers alone differed more than once, all moved between the same two answers, and "
-            f"{back} came back to the first at the end of the run"
-        )
+        return f"{twice} prompts got two answers alone, each at least twice, and none got a third"
 
-    return Sign("answers alone change, but always between the same two", test)
+    return Sign("answers alone go to and fro between two, and none is ever a third", test)
 
 
 def drifted() -> Sign:
@@ -171,11 +168,12 @@ def crowd_seeds_only() -> Sign:
 
 def _first_asks_sign(limit: Callable[[Findings], float]) -> Callable[[Findings], str | None]:
     def test(f: Findings) -> str | None:
-        found = f.first_asks(limit(f))
-        if found is None:
+        if f.first_asks(limit(f)) is None:
             return None
+        second, third = f.count(names.ALONE, names.SECOND), f.count(names.ALONE, names.THIRD)
         return (
-            f"{f.say('the second ask against the first', found[0])}; {f.say('the third against the second', found[1])}"
+            f"{f.say('the second ask against the first', second)}; {f.say('the third against the second', third)}; "
+            "none changed more than once"
         )
 
     return test
@@ -183,11 +181,11 @@ def _first_asks_sign(limit: Callable[[Findings], float]) -> Callable[[Findings],
 
 def first_asks_only() -> Sign:
     test = _first_asks_sign(lambda f: WEAK)
-    return Sign("`alone`: the second ask differs from the first, the third not from the second", test)
+    return Sign("`alone`: answers differ from the first ones, and from then on they stay", test)
 
 
 def first_asks_clearly() -> Sign:
-    return Sign("first asks differ more than later ones by Fisher's exact test", _first_asks_sign(lambda f: f.alpha))
+    return Sign("so many stayed that chance would not (each with 1/2 at most)", _first_asks_sign(lambda f: f.alpha))
 
 
 def warm_without_cold() -> Sign:
@@ -330,12 +328,9 @@ def _boundary_sign(clearly: bool) -> Callable[[Findings], str | None]:
         if found is None:
             return None
         hot, rest, offsets = found
-        p = min(1.0, 7 * p_value(hot, rest))  # of three offsets, seven choices could have been hot
-        if (
-            not f.above(names.CACHE, hot)
-            or p > (f.alpha if clearly or rest.changed else 1.0)
-            or p_value(hot, rest) > WEAK
-        ):
+        p = p_value(hot, rest)
+        enough = _CHOICES * p <= f.alpha
+        if not f.above(names.CACHE, hot) or p > WEAK or not (enough or not (clearly or rest.changed)):
             return None
         size = f" of {f.identity.block_size} tokens" if f.identity.block_size else ""
         return (

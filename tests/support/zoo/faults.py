@@ -67,7 +67,7 @@ PLANTED: dict[str, tuple[Faults, Cause]] = {
     "replicas untold": (Faults(replicas=2, told=False), Cause.REPLICA),
     "build": (Faults(build_after=150), Cause.REPLICA),
     "build untold": (Faults(build_after=150, told=False), Cause.REPLICA),
-    "logprobs": (Faults(scale=1.0, logprobs=True), Cause.LOGPROBS),  # only tokens can be compared
+    "logprobs": (Faults(scale=3.0, logprobs=True), Cause.LOGPROBS),  # only tokens can be compared
     "whole": (Faults(whole=True), Cause.STREAM),
     "order": (Faults(order=True), Cause.ORDER),
     "unstable": (Faults(unstable=0.3), Cause.UNSTABLE),
