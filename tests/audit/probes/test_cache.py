@@ -68,7 +68,7 @@ def test_where_the_block_is_a_guess_boundaries_of_larger_blocks_are_tried_too() 
         return 0
 
     found = result(CacheProbe(), Scripted(block_size=None, fault=look))
-    assert {k * 16 + offset for k in (2, 4, 8) for offset in (-1, 0, 1)} <= lengths
+    assert {k * 16 + offset for k in (4, 8, 16) for offset in (-1, 0, 1)} <= lengths
     assert any("16 tokens (assumed)" in note for note in found.notes)
 
 

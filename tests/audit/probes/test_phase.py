@@ -30,7 +30,7 @@ def test_a_decode_that_computes_otherwise_is_a_change_of_logprobs_alone() -> Non
 @pytest.mark.parametrize(
     ("endpoint", "said"),
     [
-        (Scripted(abilities=frozenset({Ability.CHAT})), "log-probabilities of a prompt's own tokens"),
+        (Scripted(offered=frozenset({Ability.CHAT})), "log-probabilities of a prompt's own tokens"),
         (Scripted(lacks=frozenset({"logprobs"})), "no log-probabilities of an answer's tokens"),
         (Scripted(lacks=frozenset({"ids"})), "token ids of the answer"),
         (Scripted(lacks=frozenset({"prompt_ids"})), "token ids of the prompt"),

@@ -117,7 +117,10 @@ class _Round:
     async def _partial(self) -> None:
         """Prompts that share a long beginning with one that was asked before."""
         shared = words(self._rng, max(96, 2 * self._least))
-        first, *rest = some(self._lab.prompts, 0.25, 5)
+        forms = [_form(prompt) for prompt in self._lab.prompts]
+        form = max(forms, key=forms.count)  # a template puts other tokens before the beginning of another form
+        alike = [prompt for prompt in self._lab.prompts if _form(prompt) == form]
+        first, *rest = some(alike, 0.25, 5)
         primer = self._lab.greedy(begun(first, shared, f"{first.key}+shared"))
         name = f"{self._name}-partial"
         if not self._can_forget and rest:
@@ -155,7 +158,7 @@ class _Round:
         blocks = (
             [2, 3, 4] if told else [2, 4, 8]
         )  # where a block's size is a guess, these are also twice and more of it
-        while blocks[0] * self._block <= least:
+        while blocks[0] * self._block <= least + self._block:  # of which all but a template is new
             blocks = [k + 1 for k in blocks] if told else [2 * k for k in blocks]
         each = max(3, min(6, len(self._lab.prompts) // 4))
         for i in range(each):
@@ -323,3 +326,10 @@ class _Round:
 def _more(cold: float | None, warm: float | None) -> bool | None:
     """Whether the warm ask took more from the cache. None where it cannot be told."""
     return None if warm is None else warm > (cold or 0.0)
+
+
+def _form(prompt: Prompt) -> str:
+    """What stands before the prompt's first word."""
+    if prompt.messages is not None:
+        return prompt.messages[0][0]
+    return "text" if prompt.text is not None else "ids"

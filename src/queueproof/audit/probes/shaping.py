@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from queueproof.audit.ask import Answer, Ask, Cache, Prompt
 from queueproof.audit.book import Book
+from queueproof.audit.client.abilities import Ability
 from queueproof.audit.client.trouble import Kind
 from queueproof.audit.lab import Lab
 
@@ -19,7 +20,7 @@ these would other into has more her two like him see time could no make than fir
 made over
 """
 WORDS = _TEXT.split()
-_LEAD = "Go on with this list of words:"
+_TASK = "Go on with this list of words."
 _TRIES = 4
 
 
@@ -55,14 +56,13 @@ class ExactLength:
     def __init__(self, lab: Lab, book: Book, rng: random.Random, chat: bool) -> None:
         self._lab, self._book, self._rng, self._chat = lab, book, rng, chat
         self._fixed: int | None = None  # tokens around the words
-        self._counts = False
+        self._counts = Ability.TOKENIZE in lab.endpoint.abilities  # else a count is a request, which warms the cache
 
     async def least(self) -> int | None:
         """The shortest length that can be made, in tokens. None where the endpoint tells no lengths."""
         if self._fixed is None:
             prompt = self._made("length", words(self._rng, 8))
-            length = await self._lab.endpoint.count(prompt)
-            self._counts = length is not None
+            length = await self._lab.endpoint.count(prompt) if self._counts else None
             if length is None:
                 ask = Ask(prompt, max_tokens=1, logprobs=False, cache=Cache.FREE)
                 answer = await self._lab.alone(ask, "length", self._book)
@@ -92,7 +92,7 @@ class ExactLength:
             self._fixed += length - wanted
 
     def _made(self, key: str, chosen: str) -> Prompt:
-        text = f"{_LEAD} {chosen}"
+        text = f"{chosen}\n\n{_TASK}"  # what is new comes first: no two have a beginning in common
         return Prompt(key, "boundary", messages=(("user", text),)) if self._chat else Prompt(key, "boundary", text=text)
 
 
