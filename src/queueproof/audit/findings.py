@@ -126,7 +126,9 @@ class Findings:
             once = bool(changed_then) and not changed_then.keys() & self._of_alone(names.THIRD).keys()
         if not once or not third.compared or 0.5**second.changed > limit:
             return None
-        return Count(min(second.changed + third.changed, second.compared), second.compared), Count(0, third.compared)
+        # Where second asks were still special, so were all first ones before them.
+        stale = second.changed if third.held else second.compared
+        return Count(stale, second.compared), Count(0, third.compared)
 
     def floor_of(self, probe: str) -> Count:
         """What changes anyway in this probe. Where only first asks are special, those that compare with them are too."""
