@@ -89,7 +89,7 @@ class Findings:
         end = {d.prompt: (_pair(d), d.group) for d in self._differences(names.DRIFT)}
         twice = more = 0
         for prompt in second.keys() | third.keys() | end.keys():
-            seen = Counter([_FIRST])
+            seen: Counter[object] = Counter([_FIRST])
             of_second: object = second.get(prompt, _FIRST)
             seen[of_second] += 1
             if prompt in third:
