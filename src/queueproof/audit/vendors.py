@@ -168,13 +168,13 @@ _OWN_DEFECT = (
     "Under a class that promises this it is a defect: run `queueproof doctor`, then `queueproof replay` on a receipt"
 )
 _QUEUEPROOF_BATCH = _steps(
-    "Ask for the class `batch` or a stronger one, by the field `determinism` or the header Queueproof-Determinism: every "
-    "answer says which it got, and with --arithmetic vendor there is only `best-effort`.",
+    "Ask for the class `batch` or a stronger one, by the field `determinism` or the header Queueproof-Determinism, and see "
+    "which one the answers say they got: `best-effort` promises nothing.",
     f"{_OWN_DEFECT} of an answer that changed, and report both.",
 )
 _QUEUEPROOF_REQUEST = _steps(
-    "Ask for the class `request` or a stronger one, by the field `determinism` or the header Queueproof-Determinism: every "
-    "answer says which it got, and with --arithmetic vendor there is only `best-effort`.",
+    "Ask for the class `request` or a stronger one, by the field `determinism` or the header Queueproof-Determinism, and see "
+    "which one the answers say they got: `best-effort` promises nothing.",
     f"{_OWN_DEFECT} of an answer that changed, and report both.",
 )
 _QUEUEPROOF: Mapping[Cause, Steps] = {
