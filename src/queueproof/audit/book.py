@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable
 
@@ -32,6 +33,7 @@ class Book:
         self._differences: list[Difference] = []
         self._unit = 0  # the worst that was used
         self._witnesses: list[Witness] = []
+        self._counted: dict[tuple[str, str], tuple[int, int]] = {}
         self._notes: list[str] = []
         self._series: list[Series] = []
         self._problems: Counter[str] = Counter()
@@ -89,6 +91,19 @@ class Book:
     def witness(self, claim: str, source: str, value: float, needed: float) -> None:
         """Writes down what shows that the probe's thing varied: it did if value reached what was needed."""
         self._witnesses.append(Witness(claim, source, value >= needed, value, needed))
+
+    def counted(self, claim: str, source: str, count: int, of: int, share: float) -> None:
+        """A witness that is a count, and needs that share of its whole. Later ones of the same claim and source add up.
+
+        claim: has {count} and {of} in it.
+        """
+        old_count, old_of = self._counted.get((claim, source), (0, 0))
+        count, of = old_count + count, old_of + of
+        if old_of:
+            said = claim.format(count=old_count, of=old_of)
+            self._witnesses = [w for w in self._witnesses if (w.claim, w.source) != (said, source)]
+        self._counted[claim, source] = count, of
+        self.witness(claim.format(count=count, of=of), source, count, max(1, math.ceil(share * of)))
 
     def no_witness(self, claim: str, why: str) -> None:
         """Says that nothing at this endpoint can show it."""
