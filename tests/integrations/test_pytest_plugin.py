@@ -13,6 +13,12 @@ import tests.support.zoo  # noqa: F401
 
 pytest_plugins = ["pytester"]
 
+QUIET = (
+    "-p",
+    "no:cacheprovider",
+    "-p",
+    "no:hypothesispytest",
+)  # Hypothesis is imported anew for each summary: a second
 PLUGIN = "queueproof.integrations.pytest_plugin"
 ENDPOINT = """
 import pytest
@@ -53,7 +59,7 @@ def run(
     tested.makepyfile(TEST.format(prompts=prompts, arguments=arguments))
     installed = any(found.value == PLUGIN for found in entry_points(group="pytest11"))  # then it is loaded already
     load = () if installed else ("-p", PLUGIN)
-    return tested.runpytest_inprocess(*load, "-p", "no:cacheprovider", "-rA", *options)
+    return tested.runpytest_inprocess(*load, *QUIET, "-rA", *options)
 
 
 def test_the_same_answers_pass(tested: pytest.Pytester) -> None:
