@@ -119,16 +119,20 @@ class HttpEndpoint:
     async def ask(self, ask: Ask) -> Answer:
         """Raises Trouble (a Failure: what this endpoint does not take is of the kind REJECTED), BudgetSpent."""
         found, route = self._found, route_of(ask.prompt)
-        dialect = found.dialects.get(route)
-        if dialect is None:
+        if route not in found.dialects:
             raise Failure(Kind.REJECTED, f"the endpoint does not answer {route}")
         if ask.prompt.ids is not None and Ability.PROMPT_IDS not in found.how:
             raise Failure(Kind.REJECTED, "the endpoint does not take a prompt of token ids")
-        body = body_of(ask, self._model, dialect, found.cold_by, found.prompt_logprobs, self._salt(ask))
         answer = await self._wire.generate(
-            route, body | dict(self._extra), ask.prompt.key, self._estimate(ask.prompt) + ask.max_tokens
+            route, self.body(ask), ask.prompt.key, self._estimate(ask.prompt) + ask.max_tokens
         )
         return self._checked(ask, answer)
+
+    def body(self, ask: Ask) -> dict[str, Any]:
+        """What is sent for an ask, the next time."""
+        found, dialect = self._found, self._found.dialects[route_of(ask.prompt)]
+        body = body_of(ask, self._model, dialect, found.cold_by, found.prompt_logprobs, self._salt(ask))
+        return body | dict(self._extra)
 
     async def forget(self) -> bool:
         """Empties the prefix cache through a route. False where there is none, or where it did not do it."""

@@ -14,6 +14,7 @@ import httpx
 import queueproof
 from queueproof.audit.ask import Answer
 from queueproof.audit.client import answers
+from queueproof.audit.client.plain import connect, request_of
 from queueproof.audit.client.requests import Route
 from queueproof.audit.client.spending import Spending
 from queueproof.audit.client.sse import DONE, events
@@ -26,6 +27,7 @@ _KEEP_SECONDS = 2.0  # servers close an idle connection after 5 s; a request tha
 _AFTER_DONE = 1.0  # seconds for a server to end the body after [DONE]
 _ERROR_BYTES = 65536
 _PAGE_SECONDS = 5.0
+Pieces = list[tuple[float, bytes]]  # of a body: when each came
 RETRIED = " (retried)"  # ends the kind of a problem that another try got over, or tried to
 
 
@@ -76,6 +78,8 @@ class Wire:
         self.root, self.spending = root, spending
         self.api = f"{root}/v1"  # some hosts have another; see `vendor`
         self._timeouts, self._retries = timeouts, retries
+        self._headers, self._plain = headers, transport is None
+        self._clock = asyncio.get_running_loop().time
         self._jitter = random.Random(0)
         self._counts: Counter[str] = Counter()
         self._examples: dict[str, str] = {}
@@ -130,45 +134,70 @@ class Wire:
 
     async def _once(self, route: Route, body: dict[str, Any], content: bytes, prompt: str) -> Answer:
         """One try. Its bytes are kept with their times and read when they are all there."""
-        clock, limits = asyncio.get_running_loop().time, self._timeouts
-        pieces: list[tuple[float, bytes]] = []
-        began = answered = done = False
-        stream = False
-        started = clock()
-        latest = started + limits.whole
+        started = self._clock()
+        url = httpx.URL(self.api + route)
+        carry = self._plainly if self._plain and url.scheme == "http" else self._by_httpx
+        pieces, streamed = await carry(url, content, started)
+        ended = pieces[-1][0] if pieces else self._clock()
+        if streamed or _looks_streamed(pieces):
+            return answers.from_stream(events(pieces), prompt, started, ended)
+        return answers.from_whole(b"".join(data for _, data in pieces), prompt, started, ended, bool(body.get("echo")))
+
+    async def _plainly(self, url: httpx.URL, content: bytes, started: float) -> tuple[Pieces, bool]:
+        """The body's pieces, and whether it says that it is a stream. Raises Failure."""
+        limits = self._timeouts
+        received = await connect(url, request_of(url, self._headers, content), _over, limits.connect)
+        try:
+            while not received.finished.done():
+                now = self._clock()
+                answered = received.pieces[-1][0] if _answered(received.pieces) else None
+                due = min(
+                    started + limits.first if answered is None else answered + limits.between, started + limits.whole
+                )
+                if now >= due:
+                    raise Failure(Kind.TIMEOUT, _waited(started, now, answered is not None, limits))
+                await asyncio.wait([received.finished], timeout=due - now)
+            if received.status not in (0, 200):
+                raise from_status(received.status, received.headers, b"".join(data for _, data in received.pieces))
+            if received.error is not None:
+                raise received.error
+            if "content-encoding" in received.headers:
+                raise Failure(
+                    Kind.BAD_ANSWER, f"an answer in {received.headers['content-encoding']}, which was not asked for"
+                )
+            return received.pieces, _says_stream(received.headers)
+        finally:
+            received.close()
+
+    async def _by_httpx(self, url: httpx.URL, content: bytes, started: float) -> tuple[Pieces, bool]:
+        """As `_plainly`, through httpx."""
+        limits, latest = self._timeouts, started + self._timeouts.whole
+        pieces: Pieces = []
+        began = answered = done = streamed = False
         try:
             async with asyncio.timeout_at(min(started + limits.first, latest)) as limit:
-                async with self._client.stream(
-                    "POST",
-                    self.api + route,
-                    content=content,
-                    headers={"Content-Type": "application/json"},
-                ) as response:
+                headers = {"Content-Type": "application/json"}
+                async with self._client.stream("POST", url, content=content, headers=headers) as response:
                     if response.status_code != 200:
                         raise from_status(response.status_code, response.headers, await _beginning(response))
-                    began = True
-                    stream = response.headers.get("content-type", "").startswith("text/event-stream")
+                    began, streamed = True, _says_stream(response.headers)
                     plain = "content-encoding" not in response.headers
                     async for data in response.aiter_raw() if plain else response.aiter_bytes():
-                        now = clock()
+                        now = self._clock()
                         pieces.append((now, data))
-                        if not answered and b"data:" not in data:
-                            continue  # comments do not count as an answer
-                        answered = True
-                        done = stream and data[-20:].rstrip().endswith(DONE)
-                        limit.reschedule(now + _AFTER_DONE if done else min(now + limits.between, latest))
+                        answered = answered or b"data:" in data  # comments do not count as an answer
+                        done = _over(data)
+                        if answered:
+                            limit.reschedule(now + _AFTER_DONE if done else min(now + limits.between, latest))
         except TimeoutError:
             if not done:
-                raise Failure(Kind.TIMEOUT, _waited(started, clock(), answered, limits)) from None
+                raise Failure(Kind.TIMEOUT, _waited(started, self._clock(), answered, limits)) from None
         except httpx.HTTPError as error:
             if not done:
                 raise from_transport(error, began) from None
         except (httpx.InvalidURL, httpx.StreamError) as error:
             raise Failure(Kind.BAD_ANSWER, f"{type(error).__name__}: {error}") from None
-        ended = pieces[-1][0] if pieces else clock()
-        if stream or _looks_streamed(pieces):
-            return answers.from_stream(events(pieces), prompt, started, ended)
-        return answers.from_whole(b"".join(data for _, data in pieces), prompt, started, ended, bool(body.get("echo")))
+        return pieces, streamed
 
     async def fetch(self, url: str) -> httpx.Response:
         """A page that a server should have, of whatever status. Tried again where that is right. Raises Failure."""
@@ -206,6 +235,20 @@ class Wire:
             return None
 
 
+def _over(data: bytes) -> bool:
+    """Whether a stream's piece is its last. JSON cannot end so: a text in it would have its quotation mark after."""
+    return data[-20:].rstrip().endswith(DONE)
+
+
+def _answered(pieces: Pieces) -> bool:
+    """Whether more came than comments, which servers send while a request waits."""
+    return any(b"data:" in data for _, data in pieces[:64])
+
+
+def _says_stream(headers: httpx.Headers) -> bool:
+    return bool(headers.get("content-type", "").startswith("text/event-stream"))
+
+
 async def _beginning(response: httpx.Response) -> bytes:
     """As much of an error's body as can matter."""
     found = b""
@@ -216,7 +259,7 @@ async def _beginning(response: httpx.Response) -> bytes:
     return found
 
 
-def _looks_streamed(pieces: list[tuple[float, bytes]]) -> bool:
+def _looks_streamed(pieces: Pieces) -> bool:
     """Whether a body whose type does not say so is a stream of events."""
     return bool(pieces) and pieces[0][1].lstrip().startswith((b"data:", b":", b"event:"))
 
