@@ -1,4 +1,4 @@
-"""A probe, or a whole audit, of an endpoint of the zoo, through the audit's own client on a virtual clock."""
+"""Some probes at an endpoint of the zoo, through the audit's own client on a virtual clock."""
 
 from __future__ import annotations
 
@@ -7,14 +7,11 @@ from functools import cache
 
 from queueproof.audit.ask import Prompt
 from queueproof.audit.book import Book
-from queueproof.audit.budget import Budget
 from queueproof.audit.client.http import HttpEndpoint
 from queueproof.audit.lab import Lab, Settings
-from queueproof.audit.plan import Plan, levels
-from queueproof.audit.probes import all_probes
+from queueproof.audit.plan import levels
 from queueproof.audit.probes.base import Probe
-from queueproof.audit.records import AuditRecord, ProbeResult
-from queueproof.audit.run import run_audit
+from queueproof.audit.records import ProbeResult
 from tests.support.virtual_time import run
 from tests.support.zoo.endpoint import Zoo
 from tests.support.zoo.model import WORDS
@@ -57,18 +54,5 @@ def probed(
                     await probe.run(lab, book)
                 results.append(book.close(1.0, lab.requests, lab.tokens, False))
             return results
-
-    return run(visit())
-
-
-def audited(
-    zoo: Zoo, prompts: Sequence[Prompt] | None = None, seed: int = 0, users: int = 24, probes: Sequence[Probe] = ()
-) -> AuditRecord:
-    """A whole audit, of all probes unless some are given."""
-
-    async def visit() -> AuditRecord:
-        async with HttpEndpoint.open(URL, transport=zoo) as endpoint:
-            plan = Plan(tuple(probes) or all_probes(), settings(seed, users), Budget(seconds=None))
-            return await run_audit(endpoint, prompts or chat(), plan)
 
     return run(visit())

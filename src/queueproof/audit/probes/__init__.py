@@ -16,8 +16,8 @@ from queueproof.audit.probes.seeds import SeedsProbe
 from queueproof.audit.probes.stream import StreamProbe
 
 
-def all_probes(*more: Probe) -> tuple[Probe, ...]:
-    """New ones of all, in the order in which they run. more: those that take arguments; they come before the last, drift."""
+def all_probes(against: Probe | None = None) -> tuple[Probe, ...]:
+    """New ones of all, in the order in which they run. against: for a second endpoint, where there is one."""
     return (
         AloneProbe(),
         NeighboursProbe(),
@@ -29,6 +29,6 @@ def all_probes(*more: Probe) -> tuple[Probe, ...]:
         SeedsProbe(),
         StreamProbe(),
         LogprobsProbe(),
-        *more,
-        DriftProbe(),
+        *(() if against is None else (against,)),
+        DriftProbe(),  # last: it asks for the end of the run
     )
