@@ -137,6 +137,7 @@ def test_there_are_as_many_rounds_as_there_is_time_for(seconds: float, rounds: i
     diary = Diary()
     result = priced(Server(), Server(), replace(WISH, rounds=None, seconds=seconds), diary)
     assert result.plan.rounds == rounds and diary.plans[0][0] == rounds
+    assert any("are the least" in stage for stage in diary.stages) == (seconds == 0.0)
 
 
 def test_servers_that_are_started_for_each_turn() -> None:

@@ -15,7 +15,7 @@ from queueproof.audit.price import words
 from queueproof.audit.price.chart import Line, Point, chart
 from queueproof.audit.price.page import page
 from queueproof.audit.price.ratios import compare
-from queueproof.audit.price.records import PriceResult
+from queueproof.audit.price.records import Outcome, PriceResult
 from queueproof.cli.price_screen import Screen, show
 from tests.audit.price.test_records import result
 from tests.support.browser import Tab, chromium, find_chromium
@@ -60,6 +60,9 @@ def test_a_refusal_shows_both_differences() -> None:
         "no price at 8 users (within the noise)."
     )
     assert "no price: too few runs; as seen 0.500" in page(few())
+    wide = result(100.0, 99.0, 100.0)
+    wide = replace(wide, comparisons=tuple(replace(c, outcome=Outcome.WIDE, price=None) for c in wide.comparisons))
+    assert "no price: it is anywhere from 0.99 to 0.99" in page(wide)
     assert "not measured at 1 user" in words.summary(result(1.0))
     assert "<svg" not in page(result(1.0)), "nothing to draw"
 

@@ -50,6 +50,18 @@ def test_no_price_where_the_baseline_is_further_from_itself_than_from_the_candid
     assert same.price == pytest.approx(1.0, abs=1e-3), "no difference, and no noise that could hide one"
 
 
+def test_no_price_where_the_interval_says_nothing() -> None:
+    runs = [run_of(t, v, s) for t, pair in enumerate(((100, 100), (150, 100), (100, 100))) for s, v in enumerate(pair)]
+    wide = found(runs)
+    assert wide.outcome is Outcome.WIDE and wide.price is None and wide.low is not None and wide.low < 1 < wide.seen
+    narrow = found(
+        [run_of(t, v, s) for t, p in enumerate(((100, 100), (101, 102), (100, 100))) for s, v in enumerate(p)]
+    )
+    assert narrow.low is not None and narrow.low < 1.0 and narrow.outcome is Outcome.MEASURED, (
+        "hardly any is a price too"
+    )
+
+
 def test_the_drift_is_that_between_the_early_and_the_late_turns() -> None:
     assert found(turns(100.0, 50.0, 100.0, 50.0, 100.0, 50.0, 120.0)).drift == pytest.approx(math.sqrt(1.2))
     assert found(turns(100.0, 50.0, 300.0, 50.0, 120.0)).drift == pytest.approx(1.2), (

@@ -118,6 +118,8 @@ class _Measurement:
             async with self._sites[role].visit() as endpoint:
                 turns.append(await self._warm_up(role, endpoint) * self._runs_each())
         fitting = int((self._wish.seconds - turns[0]) / max(sum(turns), 1e-9))
+        if self._wish.rounds is None and fitting < LEAST_ROUNDS:
+            self._watcher.stage(f"{LEAST_ROUNDS} rounds are the least, and take longer than {self._wish.seconds:.0f} s")
         self._rounds = self._wish.rounds or min(MOST_ROUNDS, max(LEAST_ROUNDS, fitting))
         self._planned(self._rounds * sum(turns) + turns[0])
 

@@ -23,6 +23,7 @@ from scipy.special import stdtrit
 from queueproof.audit.price.records import Comparison, Metric, Outcome, Role, Run
 
 RESOLUTION = 0.001  # of a ratio: clocks and loops are no finer, and less than that is no disagreement
+WIDE = 1.1  # an interval that holds 1 and goes as far as this, or 1 / this, says nothing
 
 _Cell = tuple[int, int]  # seed, repeat
 
@@ -47,8 +48,7 @@ def _comparison(runs: Sequence[Run], users: int, metric: Metric, confidence: flo
     mean, drift = statistics.fmean(differences), _drift([statistics.fmean(turn.values()) for turn in turns[::2]])
     half = _half_width(differences, rounds, abs(drift), confidence)
     counted = [run for run in runs if run.turn <= 2 * rounds]
-    told = Outcome.NOISE if abs(drift) > max(abs(mean), RESOLUTION) else Outcome.MEASURED
-    outcome = Outcome.TOO_FEW if half is None else told
+    outcome = _outcome(mean, drift, half)
     return Comparison(
         users=users,
         metric=metric,
@@ -62,6 +62,15 @@ def _comparison(runs: Sequence[Run], users: int, metric: Metric, confidence: flo
         high=None if half is None else math.exp(mean + half),
         price=math.exp(mean) if outcome is Outcome.MEASURED else None,
     )
+
+
+def _outcome(mean: float, drift: float, half: float | None) -> Outcome:
+    if half is None:
+        return Outcome.TOO_FEW
+    if abs(drift) > max(abs(mean), RESOLUTION):
+        return Outcome.NOISE
+    holds_one, far = half >= abs(mean), half + abs(mean) > math.log(WIDE)
+    return Outcome.WIDE if holds_one and far else Outcome.MEASURED
 
 
 def _whole_turns(runs: Sequence[Run], metric: Metric) -> list[dict[_Cell, float]]:

@@ -28,11 +28,13 @@ class Metric(StrEnum):
 
 
 class Outcome(StrEnum):
-    """MEASURED: there is a price. NOISE: baseline and baseline again are further apart than baseline and candidate, so no
-    price is named. TOO_FEW: not enough runs ended for an interval."""
+    """MEASURED: there is a price. Else none is named. NOISE: baseline and baseline again are further apart than baseline and
+    candidate. WIDE: the interval tells neither that there is a price nor that there is hardly one (see ratios.WIDE).
+    TOO_FEW: not enough runs ended for an interval."""
 
     MEASURED = "measured"
     NOISE = "within the noise"
+    WIDE = "interval too wide"
     TOO_FEW = "too few runs"
 
 

@@ -37,6 +37,8 @@ def ratio(c: Comparison) -> str:
     """`0.620 (0.600 to 0.640)`, or why there is no price."""
     if c.outcome is Outcome.NOISE:
         return f"no price: baseline and baseline {apart(c.drift)}, baseline and candidate {apart(c.seen)}"
+    if c.outcome is Outcome.WIDE and c.low is not None and c.high is not None:
+        return f"no price: it is anywhere from {c.low:.2f} to {c.high:.2f}"
     if c.price is None or c.low is None or c.high is None:
         return f"no price: too few runs; as seen {c.seen:.3f}"
     return f"{c.price:.3f} ({c.low:.3f} to {c.high:.3f})"
