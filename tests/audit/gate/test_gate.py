@@ -172,20 +172,20 @@ def test_a_price_ceiling_holds_where_the_whole_interval_is_within() -> None:
         compared(Metric.TOKENS_PER_S, 8, None, None),
     )
     assert found == {
-        "TPOT at 1 users": (HOLDS, "1.2 times (1.1 to 1.5)"),
+        "TPOT at 1 user": (HOLDS, "1.2 times (1.1 to 1.5)"),
         "TPOT at 8 users": (INCONCLUSIVE, "1.2 times (1.4 to 1.6): the limit is within the interval"),
-        "throughput at 1 users": (CHANGES, "1.2 times (0.5 to 0.69)"),
+        "throughput at 1 user": (CHANGES, "1.2 times (0.5 to 0.69)"),
         "throughput at 8 users": (INCONCLUSIVE, "1.2 times as seen; measured: no interval"),
     }
-    assert price_clauses(compared(Metric.TPOT, 1, 1.51, 1.6))["TPOT at 1 users"][0] is CHANGES
-    assert price_clauses(compared(Metric.TOKENS_PER_S, 1, 0.7, 0.9))["throughput at 1 users"][0] is HOLDS
-    assert price_clauses(compared(Metric.TOKENS_PER_S, 1, 0.6, 0.7))["throughput at 1 users"][0] is INCONCLUSIVE
+    assert price_clauses(compared(Metric.TPOT, 1, 1.51, 1.6))["TPOT at 1 user"][0] is CHANGES
+    assert price_clauses(compared(Metric.TOKENS_PER_S, 1, 0.7, 0.9))["throughput at 1 user"][0] is HOLDS
+    assert price_clauses(compared(Metric.TOKENS_PER_S, 1, 0.6, 0.7))["throughput at 1 user"][0] is INCONCLUSIVE
 
 
 def test_a_price_that_was_not_measured() -> None:
     found = hold_to(contract(PRICE), record())
     assert found.exit_code == 3 and {c.reason for c in found.clauses} == {"was not measured"}
-    assert found.clauses[0].promise == "TPOT at 1 users is at most 1.5 times that of http://plain:8000"
+    assert found.clauses[0].promise == "TPOT at 1 user is at most 1.5 times that of http://plain:8000"
 
 
 @pytest.mark.parametrize(

@@ -175,8 +175,9 @@ def _price_clauses(ceiling: PriceCeiling, price: PriceResult | None) -> list[Cla
                 continue
             found = price.at(metric, users) if price is not None else None
             verdict, reason = _priced(found, bound, limit)
-            promise = f"{said} at {users} users is {bound} {limit:g} times that of {ceiling.baseline}"
-            clauses.append(Clause(f"price: {said} at {users} users", promise, verdict, reason))
+            name = f"{said} at {users} user{'s' if users > 1 else ''}"
+            promise = f"{name} is {bound} {limit:g} times that of {ceiling.baseline}"
+            clauses.append(Clause(f"price: {name}", promise, verdict, reason))
     return clauses
 
 
