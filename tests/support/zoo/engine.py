@@ -214,8 +214,8 @@ class Engine:
             key ^= 1 << 58
         if faults.first_crowds and count > 1:
             size = (count - 1).bit_length()
-            met = self._sizes.get(size, 0)
-            self._sizes[size] = met + 1
+            met = sum(steps for known, steps in self._sizes.items() if known >= size)
+            self._sizes[size] = self._sizes.get(size, 0) + 1
             key ^= (met < faults.first_crowds) << 59
         return key
 

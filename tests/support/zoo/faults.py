@@ -12,9 +12,9 @@ class Faults:
     """scale: how far log-probabilities move, at most, where a fault moves them.
 
     batch_from: they move with the number of requests that are computed together, where it is at least that; 0 never.
-    order: with the place in the batch, but not at the first. first_crowds: so many steps at each new size of a batch (by
-    powers of two) are computed otherwise; first_asks: so many requests from the first are. cache: any hit moves them;
-    boundary: a hit does, where the prompt's length minus a multiple of the block is one of these. split: a long prompt
+    order: with the place in the batch, but not at the first. first_crowds: so many steps of batches larger than all
+    before (by powers of two) are computed otherwise; first_asks: so many requests from the first are. cache: any hit
+    moves them; boundary: a hit does, where the prompt's length minus a multiple of the block is one of these. split: a long prompt
     that is not cut where it is alone; mixed: a step that has a piece of a long prompt beside other requests. phase: in a
     prompt they are not what they are in an answer. logprobs: where they are asked for; whole: where an answer is not
     streamed.
