@@ -34,7 +34,7 @@ def test_a_class_is_its_axes_and_the_floor_under_them() -> None:
     found = hold_to(contract("class: request"), record(*probes))
     assert [c.name for c in found.clauses] == ["alone", "neighbours", "order", "schedule", "cache", "phase"]
     assert found.verdict is HOLDS and found.exit_code == 0
-    assert found.clauses[1].reason == "neighbours: 0 of 100 changed: at most 2.95% at 95%, by ids"
+    assert found.clauses[1].reason == "0 of 100 changed: at most 2.95% at 95%, by ids"
 
 
 def test_one_change_breaks_a_promise() -> None:
@@ -67,8 +67,8 @@ def test_exit_codes(verdicts: tuple[Verdict, ...], worst: Verdict, code: int) ->
 @pytest.mark.parametrize(
     "result, says",
     [
-        (probe("cache", verdict=INCONCLUSIVE, reason="not shown: it hit"), "cache: not shown: it hit"),
-        (probe("cache", 0, verdict=Verdict.NOT_RUN, reason="no route"), "cache: was not run: no route"),
+        (probe("cache", verdict=INCONCLUSIVE, reason="not shown: it hit"), "not shown: it hit"),
+        (probe("cache", 0, verdict=Verdict.NOT_RUN, reason="no route"), "was not run: no route"),
         (probe("cache", partial=True), "a larger --budget is needed"),
         (probe("cache", 58), "0 of 58 changed, which leaves room for 5.03%; to exclude 5% takes 59 comparisons"),
         (probe("cache", groups=(Group(names.COLD_AGAIN, 90, 0, 0, 0.0),)), "nothing but its control was compared"),

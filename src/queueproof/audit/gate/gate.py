@@ -86,7 +86,10 @@ class _Judge:
     def _probes(self, wanted: Sequence[str]) -> tuple[Verdict, str]:
         found = {result.name: result for result in self._results}
         said = [self._probe(found[n]) if n in found else (Verdict.INCONCLUSIVE, "was not run") for n in wanted]
-        return _worst(v for v, _ in said), "; ".join(f"{n}: {why}" for n, (_, why) in zip(wanted, said, strict=True))
+        worst = _worst(verdict for verdict, _ in said)
+        if len(said) == 1:
+            return worst, said[0][1]
+        return worst, "; ".join(f"{name}: {why}" for name, (_, why) in zip(wanted, said, strict=True))
 
     def _probe(self, result: ProbeResult) -> tuple[Verdict, str]:
         """One probe's part in a promise."""
