@@ -51,18 +51,18 @@ class LengthsProbe:
         count = min(_VICTIMS, max(1, lab.settings.users - 1))
         crowds = list(crowds_of(known, count, lab.rng))
         crowds = [crowds[i % len(crowds)] for i in range(min(_CROWDS, max(len(crowds), -(-len(lab.prompts) // count))))]
-        size = LONG
+        size, moment = LONG, _moment([k.alone for k in known])
         for i, members in enumerate(crowds):
             long = await self._long(lab, book, LONGER if size == LONGER and i % 2 else LONG, i)
             if long is None and size == LONGER:
                 size = LONG
                 book.note(f"prompts of {LONGER} words were not answered: only those of {LONG} were tried")
                 long = await self._long(lab, book, LONG, i)
-            control = lab.rng.choice(known)
-            await self._crowd(lab, book, members, control.ask, None)
+            *short, _ = await self._crowd(lab, book, members, lab.rng.choice(known).ask, None, moment)
+            moment = _moment(short) or moment  # that a few begin together takes longer than alone
             if long is not None:
-                first = await self._crowd(lab, book, members, long.ask, long)
-                quick = first is not None and first.ttft is not None and first.ttft <= _QUICK
+                *_, late = await self._crowd(lab, book, members, long.ask, long, moment)
+                quick = late is not None and late.ttft is not None and late.ttft <= _QUICK
                 size = LONGER if i == 0 and quick else size
         if lab.cold is not Cache.COLD:
             book.note("the long prompts' own answers were not compared: this endpoint cannot forget them")
@@ -79,9 +79,11 @@ class LengthsProbe:
             return None
         return _Long(ask, alone, count) if alone is not None else None
 
-    async def _crowd(self, lab: Lab, book: Book, members: list[Known], other: Ask, long: _Long | None) -> Answer | None:
-        """The members, and the other one while they are written. Returns its answer."""
-        delays = [*(0.0 for _ in members), _moment(members)]
+    async def _crowd(
+        self, lab: Lab, book: Book, members: list[Known], other: Ask, long: _Long | None, moment: float
+    ) -> tuple[Answer | None, ...]:
+        """The members, and the other one after so many seconds, while they are written. Returns their answers, then its."""
+        delays = [*(0.0 for _ in members), moment]
         role = "beside a long prompt" if long is not None else "beside a short prompt"
         crowd = await lab.crowd([*(k.ask for k in members), other], role, book, delays)
         group = names.SHORT_BESIDE_LONG if long is not None else names.SHORT_BESIDE_SHORT
@@ -91,7 +93,7 @@ class LengthsProbe:
         if long is not None:
             book.compare(long.alone, late, names.LONG_BESIDE_SHORT, "alone", "beside short answers")
             self._say(book, [answer for answer in crowd.answers[:-1] if answer is not None], late, long.alone)
-        return late
+        return crowd.answers
 
     def _say(self, book: Book, victims: list[Answer], late: Answer | None, alone: Answer | None) -> None:
         if not victims or late is None:
@@ -114,11 +116,13 @@ def _during(victim: Answer, late: Answer, reading: float) -> bool:
     return span[0] <= late.started and late.arrivals[0] <= span[1] + reading / 2
 
 
-def _moment(members: list[Known]) -> float:
-    """Seconds after which the members, sent together, are likely to be writing."""
-    first = statistics.median(k.alone.ttft if k.alone.ttft is not None else 0.0 for k in members)
-    whole = statistics.median(k.alone.latency for k in members)
-    return first + _AFTER * max(0.0, whole - first)
+def _moment(answers: Sequence[Answer | None]) -> float:
+    """Seconds after which requests that were sent together and answered like these are being written. 0 without any."""
+    came = [answer for answer in answers if answer is not None]
+    if not came:
+        return 0.0
+    first = statistics.median(answer.ttft or 0.0 for answer in came)
+    return first + _AFTER * (statistics.median(answer.latency for answer in came) - first)
 
 
 def _short(known: list[Known]) -> list[Known]:

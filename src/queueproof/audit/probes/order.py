@@ -13,8 +13,7 @@ from queueproof.contract.axes import Axis
 
 TURNED = "turned round"
 _SMALL = 4  # members of a crowd whose first and last are compared with their answers alone
-_WITHIN = 0.3  # of an answer's time, within which a whole crowd is sent
-_LONGEST = 0.05  # seconds from one to the next
+_WITHIN = 0.6  # of an answer's time, within which a whole crowd is sent
 _TURNED = 0.25  # of the pairs must begin the other way round; those that began in one step of the server cannot
 
 
@@ -57,7 +56,7 @@ class OrderProbe:
         self._say(book, one, other)
 
     async def _sent(self, lab: Lab, book: Book, members: Sequence[Known]) -> Crowd:
-        stagger = min(_LONGEST, _WITHIN * latency(members) / len(members))
+        stagger = _WITHIN * latency(members) / len(members)
         delays = [i * stagger for i in range(len(members))]
         return await lab.crowd([k.ask for k in members], "in order", book, delays)
 
@@ -70,16 +69,22 @@ class OrderProbe:
                 )
         turned, pairs = _turned(one, other)
         if pairs:
-            claim = "of {of} pairs in one crowd, {count} began in the opposite order when they were sent in it"
+            claim = (
+                "of {of} pairs sent half a crowd apart, {count} began in the opposite order when they were sent in it"
+            )
             book.counted(claim, "order of the first pieces", turned, pairs, _TURNED)
 
 
 def _turned(one: Crowd, other: Crowd) -> tuple[int, int]:
-    """Pairs whose first pieces came in opposite orders, and all pairs of answers that came both times."""
-    came = [(a, b) for a, b in zip(one.answers, other.answers, strict=True) if a is not None and b is not None]
-    begun = [(a.arrivals[0], b.arrivals[0]) if a.arrivals and b.arrivals else None for a, b in came]
+    """Pairs whose first pieces came in opposite orders, and all: of answers that came, at least half a crowd apart."""
+    begun = [
+        None if a is None or b is None else (a.arrivals[:1], b.arrivals[:1])
+        for a, b in zip(one.answers, other.answers, strict=True)
+    ]
     turned = pairs = 0
-    for x, y in combinations(begun, 2):
+    for (i, x), (j, y) in combinations(enumerate(begun), 2):
+        if x is None or y is None or j - i < len(begun) / 2:
+            continue
         pairs += 1
-        turned += x is not None and y is not None and (x[0] - y[0]) * (x[1] - y[1]) < 0
+        turned += x[0] < y[0] and y[1] < x[1] and all((*x, *y))
     return turned, pairs
