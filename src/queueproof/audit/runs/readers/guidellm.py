@@ -51,7 +51,8 @@ def _sample(request: dict[str, Any], where: str, task: str, status: str, about: 
     return Sample(
         where=where,
         task=task,
-        id=None,
+        # A random id meets no other; but without it such a request would be joined by its place, which means nothing here.
+        id=None if prompt else str(request.get("request_id")),
         prompt=prompt,
         prompt_digest=values.digest(prompt),
         answers=() if status != "successful" else (values.answer(text),),

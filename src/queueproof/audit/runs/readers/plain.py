@@ -23,7 +23,8 @@ _TARGETS = ("target", "expected", "reference")
 
 
 def recognises(value: dict[str, Any]) -> bool:
-    return (_first(value, ANSWERS) is not None or "choices" in value) and _first(value, IDS + PROMPTS) is not None
+    said = _first(value, (*ANSWERS, "choices", "error"))
+    return said is not None and _first(value, IDS + PROMPTS) is not None
 
 
 def read(records: Iterator[Record], about: About, task: str) -> Iterator[Sample]:
