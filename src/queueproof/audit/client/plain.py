@@ -108,6 +108,8 @@ class Received(asyncio.Protocol):
             self._left = 0
         elif "content-length" in self.headers:
             self._left = int(self.headers["content-length"])
+            if self._left < 0:
+                raise ValueError(f"a body of {self._left} bytes")
             if self._left == 0:
                 self._end()
         return True
@@ -144,6 +146,8 @@ class Received(asyncio.Protocol):
                         raise ValueError("a chunk without a length")
                     break
                 size = int(data[at:end].split(b";", 1)[0], 16)
+                if size < 0:
+                    raise ValueError(f"a chunk of {size} bytes")
                 if size == 0:
                     self._finish(found)
                     return b""
@@ -173,9 +177,9 @@ async def connect(url: httpx.URL, request: bytes, over: Callable[[bytes], bool],
         async with asyncio.timeout(seconds):
             await loop.create_connection(lambda: received, url.host, url.port or 80)
     except TimeoutError:
-        raise Failure(Kind.TIMEOUT, f"no connection within {seconds:g} s", again=True) from None
+        raise Failure(Kind.TIMEOUT, f"{url}: no connection within {seconds:g} s", again=True) from None
     except OSError as error:
-        raise Failure(Kind.REFUSED, f"no connection: {error}", again=True) from None
+        raise Failure(Kind.REFUSED, f"{url}: no connection: {error}", again=True) from None
     except asyncio.CancelledError:
         received.close()
         raise

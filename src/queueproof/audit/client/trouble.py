@@ -107,9 +107,9 @@ def from_error(error: Any) -> Failure:
     return Failure(Kind.SERVER_ERROR, message, again=True)
 
 
-def from_transport(error: httpx.HTTPError, began: bool) -> Failure:
+def from_transport(error: httpx.HTTPError, began: bool, url: str) -> Failure:
     """What an error of the connection means. began: the response had."""
-    said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    said = f"{url}: {type(error).__name__}" + (f": {error}" if str(error) else "")
     if isinstance(error, httpx.TimeoutException):
         return Failure(Kind.TIMEOUT, said, again=isinstance(error, httpx.ConnectTimeout))
     if isinstance(error, httpx.ConnectError):

@@ -6,7 +6,7 @@ import asyncio
 import json
 import random
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import httpx
@@ -94,6 +94,7 @@ class Wire:
 
     async def close(self) -> None:
         await self._client.aclose()
+        await asyncio.sleep(0)  # connections that were dropped end in the loop's next turn
 
     def problem(self, kind: str, example: str) -> None:
         self._counts[kind] += 1
@@ -137,15 +138,17 @@ class Wire:
         started = self._clock()
         url = httpx.URL(self.api + route)
         carry = self._plainly if self._plain and url.scheme == "http" else self._by_httpx
-        pieces, streamed = await carry(url, content, started)
+        limits = self._timeouts
+        if not body["stream"]:  # its first piece is the whole
+            limits = replace(limits, first=limits.whole)
+        pieces, streamed = await carry(url, content, started, limits)
         ended = pieces[-1][0] if pieces else self._clock()
         if streamed or _looks_streamed(pieces):
             return answers.from_stream(events(pieces), prompt, started, ended)
         return answers.from_whole(b"".join(data for _, data in pieces), prompt, started, ended, bool(body.get("echo")))
 
-    async def _plainly(self, url: httpx.URL, content: bytes, started: float) -> tuple[Pieces, bool]:
+    async def _plainly(self, url: httpx.URL, content: bytes, started: float, limits: Timeouts) -> tuple[Pieces, bool]:
         """The body's pieces, and whether it says that it is a stream. Raises Failure."""
-        limits = self._timeouts
         received = await connect(url, request_of(url, self._headers, content), _over, limits.connect)
         try:
             while not received.finished.done():
@@ -169,9 +172,9 @@ class Wire:
         finally:
             received.close()
 
-    async def _by_httpx(self, url: httpx.URL, content: bytes, started: float) -> tuple[Pieces, bool]:
+    async def _by_httpx(self, url: httpx.URL, content: bytes, started: float, limits: Timeouts) -> tuple[Pieces, bool]:
         """As `_plainly`, through httpx."""
-        limits, latest = self._timeouts, started + self._timeouts.whole
+        latest = started + limits.whole
         pieces: Pieces = []
         began = answered = done = streamed = False
         try:
@@ -194,7 +197,7 @@ class Wire:
                 raise Failure(Kind.TIMEOUT, _waited(started, self._clock(), answered, limits)) from None
         except httpx.HTTPError as error:
             if not done:
-                raise from_transport(error, began) from None
+                raise from_transport(error, began, str(url)) from None
         except (httpx.InvalidURL, httpx.StreamError) as error:
             raise Failure(Kind.BAD_ANSWER, f"{type(error).__name__}: {error}") from None
         return pieces, streamed
@@ -210,9 +213,9 @@ class Wire:
                     return response
                 failure = from_status(response.status_code, response.headers, response.content)
             except TimeoutError:
-                failure = Failure(Kind.TIMEOUT, f"{url} did not answer within {_PAGE_SECONDS:g} s")
+                failure = Failure(Kind.TIMEOUT, f"{url} did not answer in time")
             except httpx.HTTPError as error:
-                failure = from_transport(error, False)
+                failure = from_transport(error, False, url)
             tried += 1
             wait = self._retries.wait(failure, tried)
             if wait is None or not self.spending.lasts(wait):
