@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Protocol
 
-import queueproof
 from queueproof.audit.ask import Prompt
 from queueproof.audit.attribution import attribute
 from queueproof.audit.book import Book
@@ -22,6 +21,7 @@ from queueproof.audit.probes.base import Probe
 from queueproof.audit.records import AuditRecord, EndpointIdentity, ProbeResult, Problem, Run, Verdict
 from queueproof.audit.statistics import corrected
 from queueproof.contract.errors import UsageError
+from queueproof.version import __version__
 
 _FIRST = 3  # prompts that tell what an answer costs, and of which references are kept
 _LATER = (Verdict.NOT_RUN, Verdict.FAILED)  # asked for again when a run goes on
@@ -185,7 +185,7 @@ class _Audit:
     def _run(self, count: int) -> Run:
         settings = self._plan.settings
         return Run(
-            tool=f"queueproof {queueproof.__version__}",
+            tool=f"queueproof {__version__}",
             started=self._state.started.isoformat(timespec="seconds"),
             seconds=self._loop.time() - self._state.began,
             seed=settings.seed,

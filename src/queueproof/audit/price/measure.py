@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Protocol
 
-import queueproof
 from queueproof.audit.endpoint import Endpoint, Trouble
 from queueproof.audit.price import load
 from queueproof.audit.price.load import Load
@@ -18,6 +17,7 @@ from queueproof.audit.price.ratios import compare
 from queueproof.audit.price.records import Plan, PriceResult, Role, Run, Side
 from queueproof.audit.records import Problem
 from queueproof.contract.errors import ServerError
+from queueproof.version import __version__
 
 LEAST_ROUNDS, MOST_ROUNDS = 2, 8  # where the time decides
 TRIES = 2  # of a run, if a request meets trouble
@@ -183,7 +183,7 @@ class _Measurement:
         wish = self._wish
         sides = {role: site.side() for role, site in self._sites.items()}
         return PriceResult(
-            tool=f"queueproof {queueproof.__version__}",
+            tool=f"queueproof {__version__}",
             started=self._started.isoformat(timespec="seconds"),
             seconds=self._loop.time() - self._began,
             machine=f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",

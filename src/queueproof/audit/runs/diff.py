@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from queueproof import __version__
 from queueproof.audit.runs.compare import compare
 from queueproof.audit.runs.join import By, Joined, Pair, asked_the_same, join
 from queueproof.audit.runs.model import About, Sample
@@ -13,6 +12,7 @@ from queueproof.audit.runs.readers import open_run
 from queueproof.audit.runs.record import DiffRecord, Join, Outcome, Side
 from queueproof.audit.runs.store import Entry, Store
 from queueproof.audit.runs.tally import Tally
+from queueproof.version import __version__
 
 NAMED = 5  # samples without a partner that a record names, of each run
 Report = Callable[[str, int, int], None]  # what is done, how far, of how much
