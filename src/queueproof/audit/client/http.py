@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -155,10 +156,11 @@ class HttpEndpoint:
         return self._counted[prompt]
 
     def _salt(self, ask: Ask) -> str:
+        """Hexadecimal and short: vLLM takes 128 characters, and some not at all."""
         if ask.cache is Cache.WARM:
-            return f"{self._run} {ask.namespace}"
+            return f"{self._run}-{hashlib.sha256(ask.namespace.encode()).hexdigest()[:32]}"
         self._asked += 1
-        return f"{self._run}/{self._asked}"
+        return f"{self._run}-{self._asked}"
 
     def _estimate(self, prompt: Prompt) -> int:
         """Tokens that a prompt may have, before anyone counted them."""

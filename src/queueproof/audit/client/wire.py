@@ -11,7 +11,6 @@ from typing import Any
 
 import httpx
 
-import queueproof
 from queueproof.audit.ask import Answer
 from queueproof.audit.client import answers
 from queueproof.audit.client.plain import connect, request_of
@@ -21,6 +20,7 @@ from queueproof.audit.client.sse import DONE, events
 from queueproof.audit.client.trouble import Failure, Kind, Retries, from_status, from_transport
 from queueproof.audit.records import Problem
 from queueproof.contract.errors import UsageError
+from queueproof.version import __version__
 
 _CONNECTIONS = 1024
 _KEEP_SECONDS = 2.0  # servers close an idle connection after 5 s; a request that meets this moment would be lost
@@ -72,7 +72,7 @@ class Wire:
         retries: Retries,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        headers = {"User-Agent": f"queueproof/{queueproof.__version__}", "Accept-Encoding": "identity"}
+        headers = {"User-Agent": f"queueproof/{__version__}", "Accept-Encoding": "identity"}
         if api_key is not None:
             headers["Authorization"] = f"Bearer {api_key}"
         self.root, self.spending = root, spending
@@ -184,8 +184,7 @@ class Wire:
                     if response.status_code != 200:
                         raise from_status(response.status_code, response.headers, await _beginning(response))
                     began, streamed = True, _says_stream(response.headers)
-                    plain = "content-encoding" not in response.headers
-                    async for data in response.aiter_raw() if plain else response.aiter_bytes():
+                    async for data in response.aiter_bytes():
                         now = self._clock()
                         pieces.append((now, data))
                         answered = answered or b"data:" in data  # comments do not count as an answer
