@@ -188,7 +188,8 @@ class Findings:
     def say(self, label: str, count: Count) -> str:
         """`label: 11 of 24 changed (26% to 67%)`."""
         low, high = (100 * share for share in _bounds(count, self.level))
-        return f"{label}: {count.changed} of {count.compared} changed ({low:.2g}% to {high:.2g}%)"
+        said = " to ".join(f"{bound:.0f}%" if bound >= 10 else f"{bound:.2g}%" for bound in (low, high))
+        return f"{label}: {count.changed} of {count.compared} changed ({said})"
 
 
 def total(groups: Iterable[Group]) -> Count:
