@@ -42,9 +42,10 @@ def page(record: AuditRecord, price: PriceResult | None = None) -> str:
     body = render(
         "page.html.jinja",
         record=record,
-        headline=rows.headline(record),
+        findings=rows.findings(record),
         promises=rows.promises(record.clauses),
         warnings=rows.warnings(record),
+        wide=("offers", "left out", "prompts’ SHA-256"),
         counts=[(m, sum(r.verdict is v for r in record.probes), str(v)) for v, m in _MARKS.items()],
         marks=_MARKS,
         clauses=[(clause, rows.word(clause)) for clause in record.clauses],

@@ -104,7 +104,7 @@ def _drifts(record: AuditRecord) -> Figure | None:
     if not found:
         return None
     title = "How far log-probabilities move while tokens agree"
-    svg = strips(title, _said(found, "{:.2g} nats"), found, "largest difference, nats", lambda v: f"{v:.0e}", log=True)
+    svg = strips(title, _said(found, "{:.2g} nats"), found, "largest difference, nats", lambda v: f"{v:g}", log=True)
     return Figure(title, "A mark is a changed answer; the scale goes by powers of ten.", svg)
 
 

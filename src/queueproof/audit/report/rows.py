@@ -20,12 +20,12 @@ from queueproof.audit.report.words import listed, number, percent, seconds
 SUBJECTS = {
     names.ALONE: "asking again",
     names.NEIGHBOURS: "neighbours in the batch",
-    names.ORDER: "order",
+    names.ORDER: "arrival order",
     names.LOAD: "load",
-    names.LENGTHS: "long prompts beside short ones",
+    names.LENGTHS: "long prompts beside it",
     names.CACHE: "the prefix cache",
-    names.PHASE: "prefill instead of decode",
-    names.SEEDS: "sampling again with one seed",
+    names.PHASE: "prefill against decode",
+    names.SEEDS: "a seed used again",
     names.STREAM: "streaming",
     names.LOGPROBS: "asking for log-probabilities",
     names.DRIFT: "time",
@@ -53,23 +53,25 @@ class Row(NamedTuple):
 
 def headline(record: AuditRecord) -> str:
     """The verdict in one sentence: what changes answers, what holds, and what could not be shown."""
+    first, *others = findings(record)
+    return "; ".join([first, *(other[0].lower() + other[1:] for other in others)]) + "."
+
+
+def findings(record: AuditRecord) -> list[str]:
+    """The parts of the headline, the weightiest first, each a sentence without its period."""
     changes, holds, open_, failed = (_subjects(record, v) for v in (_CHANGES, _HOLDS, _OPEN, Verdict.FAILED))
+    found = []
     if changes:
-        said = f"Answers change with {listed(changes)}"
-        said += f"; they hold against {listed(holds)}" if holds else ""
-        said += f"; not shown for {listed(open_)}" if open_ else ""
-    elif holds:
-        said = f"Answers held against {listed(holds)}"
-        said += f"; nothing changed, but it could not be shown, for {listed(open_)}" if open_ else ""
-    elif open_:
-        said = f"No answer changed, but nothing shows that anything varied: {listed(open_)}"
-    elif failed:
-        said = "The endpoint failed before any two answers could be compared"
-    else:
-        said = "Nothing was compared"
-    if failed and (changes or holds or open_):
-        said += f"; the endpoint failed at {listed(failed)}"
-    return f"{said}."
+        found.append(f"Answers change with {listed(changes)}")
+    if holds:
+        found.append(f"{'They hold' if changes else 'Answers hold'} against {listed(holds)}")
+    if open_:
+        found.append(
+            f"{'Not shown' if found else 'No answer changed, but it is not shown to hold'} for {listed(open_)}"
+        )
+    if failed:
+        found.append(f"The endpoint failed at {listed(failed)}")
+    return found or ["Nothing was compared"]
 
 
 _CHANGES, _HOLDS, _OPEN = Verdict.CHANGES, Verdict.HOLDS, Verdict.INCONCLUSIVE

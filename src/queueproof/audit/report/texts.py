@@ -58,7 +58,7 @@ def _pair(d: Difference) -> Pair:
 
 def _facts(d: Difference) -> Sequence[str]:
     unit = "character" if d.unit is Unit.TEXT else "token"
-    found = [f"first difference at {unit} {number(d.position + 1)}"] if d.position is not None else ["the same tokens"]
+    found = [f"first difference at {unit} {number(d.position + 1)}"] if d.position is not None else ["the same text"]
     if d.logprob_position is not None:
         found.append(f"log-probabilities differ from token {number(d.logprob_position + 1)}")
     if d.max_logprob_difference:
