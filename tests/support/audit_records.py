@@ -222,7 +222,7 @@ def adversarial() -> AuditRecord:
     )
     found = tuple(difference(f"{EVIL}{i}", EVIL, a, b, a_name=EVIL, near_tie=None) for i, (a, b) in enumerate(pairs))
     one = [
-        probe(f"probe {i}", Verdict.CHANGES, 2, 10**9, differences=found[i : i + 3], notes=(EVIL, "n" * 5000))
+        probe(f"probe {i}", Verdict.CHANGES, 3, 10**9, differences=found[i : i + 3], notes=(EVIL, "n" * 5000))
         for i in (0, 3)
     ]
     return record(

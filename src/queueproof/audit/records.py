@@ -254,3 +254,8 @@ class AuditRecord:
 def json_schema() -> dict[str, Any]:
     """The JSON schema (2020-12) of an audit record."""
     return codec.document_schema(AuditRecord, "Queueproof audit record", SCHEMA_VERSION)
+
+
+def schema_text() -> str:
+    """`json_schema()` as docs/audit.schema.json holds it."""
+    return json.dumps(json_schema(), indent=2) + "\n"

@@ -15,11 +15,13 @@ from markupsafe import Markup
 
 from queueproof.audit.report.words import number, visible
 
+LONGEST = 1200  # characters of one value in a template
+
 
 def frame(title: str, body: Markup) -> str:
     """The whole file. body: markup that is safe already."""
     style = Markup(files("queueproof.audit.report").joinpath("style.css").read_text(encoding="utf-8"))
-    return render("frame.html.jinja", title=title, body=body, style=style) + "\n"
+    return str(render("frame.html.jinja", title=title, body=body, style=style)) + "\n"
 
 
 def render(template: str, **values: Any) -> Markup:
@@ -42,4 +44,8 @@ def _templates() -> Environment:
 
 
 def _finalize(value: object) -> object:
-    return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+    """What a template prints, if it is not markup: visible, and of bearable length (the record has it whole)."""
+    if not isinstance(value, str) or isinstance(value, Markup):
+        return value
+    more = len(value) - LONGEST
+    return visible(value) if more <= 0 else f"{visible(value[:LONGEST])}… ({number(more)} more characters)"

@@ -15,9 +15,9 @@ from markupsafe import Markup, escape
 from queueproof.audit.report.words import visible
 
 WIDTH = 360
-_RIGHT, _TOP, _FOOT = 16, 8, 34  # _FOOT: the scale's numbers and its name
+_RIGHT, _TOP, _FOOT = 24, 8, 34  # _FOOT: the scale's numbers and its name
 _ROW = 26  # of a plot by rows
-_GLYPH = 6.3  # pixels of a character of a label, about
+_GLYPH = 7.2  # pixels of a character of a label, about
 _LONGEST = 22  # characters of a label
 
 Words = Callable[[float], str]
@@ -166,13 +166,17 @@ def _svg(title: str, description: str, height: float, parts: Sequence[Markup]) -
 
 
 def _scale(ticks: Sequence[tuple[float, str]], name: str, left: float, height: float) -> list[Markup]:
-    """Rules from the top down, their numbers, and the scale's name."""
+    """Rules from the top down, as many of their numbers as have room, and the scale's name."""
     parts = []
-    for x, text in ticks:
+    longest = _GLYPH * max(len(text) for _, text in ticks)
+    every = math.ceil((longest + _GLYPH) / (ticks[1][0] - ticks[0][0]))
+    for i, (x, text) in enumerate(ticks):
         parts.append(Markup('<path class="grid" d="M{:.1f} {}V{}"/>').format(x, _TOP, height - _FOOT))
-        parts.append(Markup('<text class="mid" x="{:.1f}" y="{}">{}</text>').format(x, height - _FOOT + 15, text))
-    at = (left + WIDTH - _RIGHT) / 2
-    return [*parts, Markup('<text class="mid" x="{:.1f}" y="{}">{}</text>').format(at, height - 4, name)]
+        if i % every == 0:
+            at = min(x, WIDTH - _GLYPH * len(text) / 2)
+            parts.append(Markup('<text class="mid" x="{:.1f}" y="{}">{}</text>').format(at, height - _FOOT + 15, text))
+    middle = (left + WIDTH - _RIGHT) / 2
+    return [*parts, Markup('<text class="mid" x="{:.1f}" y="{}">{}</text>').format(middle, height - 4, name)]
 
 
 def _label(text: str, left: float, y: float) -> Markup:
