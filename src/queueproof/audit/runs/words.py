@@ -158,10 +158,11 @@ def place(found: Difference) -> str:
             parts.append(f"margin {number(found.margin)}")
     elif found.change is Change.LOGPROBS:
         unit = "option" if found.unit is Unit.OPTIONS else "token"
-        parts.append(f"log-probabilities from {unit} {found.logprob_position} on")
+        up_to = number(found.max_logprob_difference)
+        parts.append(f"other log-probabilities from {unit} {found.logprob_position} on, by up to {up_to}")
     else:
         parts.append("the same answer")
-    if found.max_logprob_difference:
+    if found.max_logprob_difference and found.change is not Change.LOGPROBS:
         parts.append(f"log-probabilities differ by up to {number(found.max_logprob_difference)}")
     if found.target_a != found.target_b:
         parts.append(f"target {found.target_a!r} in A, {found.target_b!r} in B")
