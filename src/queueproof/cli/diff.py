@@ -90,7 +90,7 @@ def _write(page: Path, record: DiffRecord) -> None:
     from queueproof.audit.runs.page import page as written
 
     try:
-        page.write_bytes(written(record).encode("utf-8", "backslashreplace"))
+        page.write_bytes(written(record).encode())
     except OSError as error:
         raise UsageError(f"{page} cannot be written: {error.strerror}") from None
 
@@ -127,7 +127,7 @@ def _show(record: DiffRecord, console: Console, show: int) -> None:
 
     console.print(words.headline(record), markup=False, soft_wrap=True, style="bold")
     for line in words.paragraphs(record):
-        console.print(_visible(line), markup=False, soft_wrap=True)
+        console.print(words.visible(line), markup=False, soft_wrap=True)
     if len(record.tasks) > 1:
         console.print(_table(words.TASKS, words.task_rows(record.tasks), 1))
     if record.metrics:
@@ -136,7 +136,7 @@ def _show(record: DiffRecord, console: Console, show: int) -> None:
         console.print(_table(words.METRICS[:columns], rows, 2))
     for found in record.differences[:show]:
         console.print()
-        console.print(_visible(words.title(found)), markup=False, soft_wrap=True, style="bold")
+        console.print(words.visible(words.title(found)), markup=False, soft_wrap=True, style="bold")
         console.print(_sides(found))
     total = record.total.changed + record.total.logprobs_changed
     if total > show and record.differences:
@@ -150,11 +150,13 @@ def _table(head: tuple[str, ...], rows: Iterator[tuple[str, ...]], left: int) ->
     from rich.table import Table
     from rich.text import Text
 
+    from queueproof.audit.runs.words import visible
+
     table = Table(box=SIMPLE)
     for i, name in enumerate(head):
         table.add_column(name, justify="left" if i < left else "right", overflow="fold")
     for row in rows:
-        table.add_row(*(Text(_visible(cell)) for cell in row))
+        table.add_row(*(Text(visible(cell)) for cell in row))
     return table
 
 
@@ -174,18 +176,15 @@ def _excerpt(text: str, found: Difference, colour: str) -> Text:
     from rich.text import Text
 
     from queueproof.audit.runs.record import Change, Unit
+    from queueproof.audit.runs.words import visible
 
     if found.unit is Unit.OPTIONS or found.change is not Change.ANSWER:
-        return Text(_visible(text[: _BEFORE + _AFTER]))
+        return Text(visible(text[: _BEFORE + _AFTER]))
     start = max(0, found.split - _BEFORE)
     shown = Text("…" if start else "", style="dim")
-    shown.append(_visible(text[start : found.split]), style="dim")
+    shown.append(visible(text[start : found.split]), style="dim")
     shown.append("▸", style="bold")
-    shown.append(_visible(text[found.split : found.split + _AFTER]), style=colour)
+    shown.append(visible(text[found.split : found.split + _AFTER]), style=colour)
     shown.append("…" if len(text) > found.split + _AFTER else "")
     return shown
 
-
-def _visible(text: str) -> str:
-    """Without characters that would move a terminal's cursor or change its colours: a model may write any."""
-    return "".join(c if c.isprintable() or c in "\n\t" else ascii(c)[1:-1] for c in text)

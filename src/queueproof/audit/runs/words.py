@@ -149,9 +149,9 @@ def place(found: Difference) -> str:
         if found.unit is Unit.OPTIONS:
             parts.append("another option")
         elif found.unit is Unit.TEXT:
-            parts.append(f"character {found.position} {turn}(word {(found.word or 0) + 1})")
+            parts.append(f"character {(found.position or 0) + 1} {turn}(word {(found.word or 0) + 1})")
         else:
-            parts.append(f"token {found.position} {turn}(word {(found.word or 0) + 1})")
+            parts.append(f"token {(found.position or 0) + 1} {turn}(word {(found.word or 0) + 1})")
         if found.a == found.b:
             parts.append("the same text, ended for another reason or as other tokens")
         if found.margin is not None:
@@ -159,7 +159,7 @@ def place(found: Difference) -> str:
     elif found.change is Change.LOGPROBS:
         unit = "option" if found.unit is Unit.OPTIONS else "token"
         up_to = number(found.max_logprob_difference)
-        parts.append(f"other log-probabilities from {unit} {found.logprob_position} on, by up to {up_to}")
+        parts.append(f"other log-probabilities from {unit} {(found.logprob_position or 0) + 1} on, by up to {up_to}")
     else:
         parts.append("the same answer")
     if found.max_logprob_difference and found.change is not Change.LOGPROBS:
@@ -168,6 +168,11 @@ def place(found: Difference) -> str:
         parts.append(f"target {found.target_a!r} in A, {found.target_b!r} in B")
     parts += [f"{move.name} {move.a} → {move.b}" for move in found.moves]
     return ", ".join(parts)
+
+
+def visible(text: str) -> str:
+    """Without characters that would move a terminal's cursor, turn other text about or hide: a model may write any."""
+    return "".join(c if c.isprintable() or c in "\n\t" else ascii(c)[1:-1] for c in text)
 
 
 def number(value: float | None) -> str:
