@@ -112,7 +112,7 @@ def test_ctrl_c_keeps_what_was_measured_and_a_second_run_goes_on(tmp_path: Path)
     assert kept == measured and not whole.run.interrupted
     assert all(result.verdict is Verdict.HOLDS for result in whole.probes)
     roles = [json.loads(line)["role"] for line in (tmp_path / ANSWERS).read_text().splitlines()]
-    assert roles.count("reference") == 8 + 8  # greedy ones, and those of `stream` that were asked whole
+    assert roles.count("reference") == 8  # none was asked a second time
 
 
 def test_going_on_finds_an_endpoint_that_changed_meanwhile(tmp_path: Path) -> None:
@@ -143,7 +143,8 @@ def test_a_budget_of_requests_ends_the_run_with_what_it_has(tmp_path: Path) -> N
     assert LEAST_PROMPTS <= record.run.prompts < len(PROMPTS)
     assert sum(result.requests for result in record.probes) <= 60
     verdicts = [result.verdict for result in record.probes]
-    assert verdicts[0] is Verdict.HOLDS and Verdict.NOT_RUN in verdicts
+    assert verdicts[0] is Verdict.HOLDS
+    assert Verdict.NOT_RUN in verdicts or any(result.partial for result in record.probes)
 
 
 def test_a_budget_of_time_leaves_some_to_every_probe(tmp_path: Path) -> None:
