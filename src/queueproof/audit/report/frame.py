@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 from queueproof.audit.report.words import number, visible
 
-LONGEST = 1200  # characters of one value in a template
+LONGEST = 400  # characters of one value in a template
 
 
 def frame(title: str, body: Markup) -> str:

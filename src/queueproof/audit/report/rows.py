@@ -22,7 +22,7 @@ SUBJECTS = {
     names.NEIGHBOURS: "neighbours in the batch",
     names.ORDER: "arrival order",
     names.LOAD: "load",
-    names.LENGTHS: "long prompts beside it",
+    names.LENGTHS: "neighbours of other lengths",
     names.CACHE: "the prefix cache",
     names.PHASE: "prefill against decode",
     names.SEEDS: "a seed used again",
