@@ -29,7 +29,8 @@ def blocks(language: str) -> list[str]:
 LINES = [line for block in blocks("sh") for line in block.splitlines()]
 MAIN, CHECK = (line for line in LINES if line.startswith("pip install"))
 (SERVE,) = (line for line in LINES if line.startswith(PREFIX + "serve"))
-COMMANDS = [line for line in LINES if line.startswith(PREFIX) and line != SERVE]
+(AUDIT,) = (line for line in LINES if line.startswith(PREFIX + "audit"))
+COMMANDS = [line for line in LINES if line.startswith(PREFIX) and line not in (SERVE, AUDIT)]
 SERVED, OFFLINE = blocks("python")
 
 
@@ -45,7 +46,7 @@ def first_run(command: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_every_command_is_known() -> None:
-    assert {*COMMANDS, SERVE, MAIN, CHECK} == set(LINES), LINES
+    assert {*COMMANDS, SERVE, AUDIT, MAIN, CHECK} == set(LINES), LINES
 
 
 def test_ci_runs_the_test_command_word_for_word() -> None:
@@ -110,6 +111,12 @@ def test_the_server_answers_the_example_and_replays_its_receipt(tmp_path: Path) 
         assert kind == "portable" and receipt.startswith("rcpt-")
         replayed = run(f"queueproof replay {receipt} --server http://127.0.0.1:8000")
         assert replayed.returncode == 0 and replayed.stdout.startswith("same"), replayed.stdout + replayed.stderr
+        audited = run(AUDIT.replace("--out audit", f"--out {tmp_path / 'audit'}"))
+        assert audited.returncode in (0, 3), audited.stdout + audited.stderr  # 3: a slow machine could not show all
+        assert "report.html" in audited.stdout and (tmp_path / "audit" / "report.html").stat().st_size > 10_000
+        probes = json.loads((tmp_path / "audit" / "audit.json").read_text())["probes"]
+        verdicts = {probe["name"]: probe["verdict"] for probe in probes}
+        assert "changes" not in verdicts.values() and verdicts["neighbours"] == "holds", verdicts
     finally:
         server.terminate()
         assert server.wait(60) == 0, log.read_text()

@@ -111,7 +111,9 @@ def command(
     if resume and folder is None:
         raise UsageError("--resume goes on with the run in a folder: name it with --out")
     level = parse_share(confidence, "confidence")
-    share = parse_share(detect, "detect") if detect is not None else None
+    share = held_to.detect if held_to is not None else None
+    if detect is not None:
+        share = parse_share(detect, "detect")
     if held_to is not None and probes is None:
         probes = ",".join(held_to.probes())
     wish = _Wish(
