@@ -17,8 +17,8 @@ from queueproof.contract.errors import InvalidParameter
 
 LEAST_PROMPTS = 4  # fewer say too little
 SPARE = 0.85  # of the budget that a plan may use: estimates are estimates
-DEAR = 0.12  # of the budget: a prompt that would take more is left out
-CROWD_COST = 0.35  # of an answer in a crowd, in answers alone: a batch shares the weights, on any machine
+DEAR, LONG = 0.1, 3.0  # a prompt that takes more of the budget, and so many times the usual, is left out
+CROWD_COST = 0.3  # of an answer in a crowd, in answers alone: a batch shares the weights, on any machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,32 +103,53 @@ class Selection(NamedTuple):
 
 
 def within(plan: Plan, offered: Sequence[Prompt], pace: Pace) -> Selection:
-    """As many of the prompts as the budget is enough for, in their order, but LEAST_PROMPTS at least."""
-    alone = sum(probe.alone for probe in plan.probes)
-    together = sum(probe.together for probe in plan.probes)
-    in_time, answers = alone + CROWD_COST * together, alone + together
-    budget = plan.budget
+    """As many of the prompts as the budget is enough for, in their order, but LEAST_PROMPTS at least.
+
+    A prompt far longer than the others is left out where it alone would take much of the budget.
+    """
+    budget, work = plan.budget, _Work(plan)
+    usual = median(pace.seconds(prompt) for prompt in offered), median(pace.tokens(prompt) for prompt in offered)
     taken: list[Prompt] = []
     left_out: list[Prompt] = []
-    seconds = tokens = 0.0
     for prompt in offered:
-        own_seconds, own_tokens = pace.seconds(prompt) * in_time, pace.tokens(prompt) * answers
-        if _beyond(budget.seconds, own_seconds, DEAR) or _beyond(budget.tokens, own_tokens, DEAR):
+        own = pace.seconds(prompt), pace.tokens(prompt)
+        dear = [
+            limit is not None and work.alone * mine > DEAR * limit and mine > LONG * common
+            for limit, mine, common in zip((budget.seconds, budget.tokens), own, usual, strict=True)
+        ]
+        if any(dear):
             left_out.append(prompt)
             continue
-        seconds, tokens = seconds + own_seconds, tokens + own_tokens
-        full = _beyond(budget.seconds, seconds, SPARE) or _beyond(budget.tokens, tokens, SPARE)
-        if len(taken) >= LEAST_PROMPTS and (full or _beyond(budget.requests, (len(taken) + 1) * answers, SPARE)):
+        seconds, tokens, requests = work.of([*taken, prompt], pace)
+        full = _beyond(budget.seconds, seconds) or _beyond(budget.tokens, tokens) or _beyond(budget.requests, requests)
+        if full and len(taken) >= LEAST_PROMPTS:
             break
         taken.append(prompt)
-    if len(taken) < LEAST_PROMPTS:  # slow: better a few answers than none
+    if len(taken) < LEAST_PROMPTS:  # few and long ones: better those than none
         taken = sorted(offered, key=tokens_in)[:LEAST_PROMPTS]
     end = max(offered.index(prompt) for prompt in taken)
     return Selection(tuple(taken), tuple(p for p in left_out if p not in taken and offered.index(p) < end))
 
 
-def _beyond(limit: float | None, value: float, share: float) -> bool:
-    return limit is not None and value > limit * share
+class _Work:
+    """What all probes of a plan ask. A crowd that has fewer prompts than users is filled up, so crowds have a least cost."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.alone = sum(probe.alone for probe in plan.probes)
+        self._together = sum(probe.together for probe in plan.probes)
+        self._least = plan.settings.users / 2
+
+    def of(self, prompts: Sequence[Prompt], pace: Pace) -> tuple[float, float, float]:
+        """Seconds, tokens and requests, about."""
+        fill = max(1.0, self._least / len(prompts))
+        answers = self.alone + self._together * fill
+        in_time = self.alone + CROWD_COST * self._together * fill
+        seconds = sum(pace.seconds(prompt) for prompt in prompts) * in_time
+        return seconds, sum(pace.tokens(prompt) for prompt in prompts) * answers, len(prompts) * answers
+
+
+def _beyond(limit: float | None, value: float) -> bool:
+    return limit is not None and value > limit * SPARE
 
 
 def digest(prompts: Sequence[Prompt]) -> str:

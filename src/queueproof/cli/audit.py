@@ -246,7 +246,8 @@ def _exit(record: AuditRecord) -> ExitCode:
         return ExitCode.DIFFERENCE
     if Verdict.FAILED in found:
         return ExitCode.ENVIRONMENT
-    if Verdict.INCONCLUSIVE in found or Verdict.HOLDS not in found:
+    never = any(result.partial and not result.compared for result in record.probes)  # the budget was spent before
+    if Verdict.INCONCLUSIVE in found or Verdict.HOLDS not in found or (never and not record.clauses):
         return ExitCode.CANNOT_TELL
     return ExitCode.OK
 
