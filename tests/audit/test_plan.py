@@ -75,7 +75,7 @@ def test_a_budget_bounds_the_prompts_and_leaves_a_few() -> None:
     slow = Pace.of([(MANY[0], answer(200.0, 500.0))])
     assert count(Budget(100.0), pace=slow) == LEAST_PROMPTS and count(Budget(100.0), MANY[:2], slow) == 2
     assert count(Budget(None, requests=100)) == 8  # crowds of 24 are filled up
-    assert count(Budget(None, tokens=8_000)) == 9
+    assert count(Budget(None, tokens=20_000)) == 23
     assert count(Budget(None)) == 1000
 
 
