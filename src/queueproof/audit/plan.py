@@ -18,7 +18,7 @@ from queueproof.contract.errors import InvalidParameter
 LEAST_PROMPTS = 4  # fewer say too little
 SPARE = 0.85  # of the budget that a plan may use: estimates are estimates
 DEAR, LONG = 0.1, 3.0  # a prompt that takes more of the budget, and so many times the usual, is left out
-CROWD_COST = 0.3  # of an answer in a crowd, in answers alone: a batch shares the weights, on any machine
+CROWD_COST = 0.45  # of an answer in a crowd, in answers alone: a batch shares the weights, on any machine
 
 
 @dataclass(frozen=True, slots=True)

@@ -160,12 +160,12 @@ class _Audit:
             await probe.run(self._lab, book)
 
     def _share(self, probe: Probe, later: Sequence[Probe]) -> float | None:
-        """Seconds: twice its part by weight of what is left, since estimates err, and at least what is left to the last."""
+        """Seconds: a good half more than its part by weight of what is left, since estimates err; to the last, all of it."""
         if self._plan.budget.seconds is None:
             return None
         left = max(0.0, self._plan.budget.seconds - (self._loop.time() - self._state.began))
         mine, theirs = _weight(probe), sum(_weight(other) for other in later)
-        return min(left, 2 * left * mine / (mine + theirs))
+        return min(left, 1.6 * left * mine / (mine + theirs))
 
     def _restored(self) -> Selection | None:
         """The prompts of the run that the journal holds, its results and references taken over."""

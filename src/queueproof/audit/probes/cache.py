@@ -48,7 +48,7 @@ class CacheProbe:
     question = "Does it matter whether the prefix cache knew the prompt?"
     axis: Axis | None = Axis.CACHE
     needs_witness = True
-    alone = 3.0
+    alone = 5.0
     together = 0.0
 
     def __init__(self, unique: Callable[[], random.Random] = random.SystemRandom) -> None:

@@ -41,7 +41,7 @@ class LengthsProbe:
     question = "Does a long prompt beside short ones change their answers, or they its own?"
     axis: Axis | None = Axis.SCHEDULE
     needs_witness = True
-    alone = 0.7
+    alone = 2.0
     together = 2.4
 
     async def run(self, lab: Lab, book: Book) -> None:
