@@ -11,6 +11,8 @@ from queueproof.contract.errors import ServerError
 class Trouble(ServerError):
     """The endpoint did not answer a request as it should, after what retries were right. kind: one word to count by."""
 
+    code = "endpoint"
+
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
         self.kind = kind

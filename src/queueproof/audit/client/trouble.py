@@ -41,6 +41,8 @@ class Failure(Trouble):
     status: of the HTTP response, where there was one.
     """
 
+    code = "endpoint_request"
+
     def __init__(
         self, kind: Kind, message: str, again: bool = False, after: float | None = None, status: int | None = None
     ) -> None:

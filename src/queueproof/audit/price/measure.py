@@ -71,6 +71,8 @@ class Wish:
 class PriceFailed(ServerError):
     """An endpoint failed in the midst of it. result: what was measured until then."""
 
+    code = "price"
+
     def __init__(self, message: str, result: PriceResult) -> None:
         super().__init__(message)
         self.result = result
