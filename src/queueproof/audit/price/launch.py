@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import subprocess
+import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ import httpx
 
 from queueproof.contract.errors import ServerError, UsageError
 
+_DYING = 5.0  # seconds that a killed process may take to be gone: it is writing a core, or waits for a disk
 _LOOK = 0.05  # seconds between two looks at whether something happened
 _ASK = 5.0  # seconds for one question whether it is ready
 _TAIL = 20  # lines of a log that an error shows
@@ -114,6 +116,9 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
     if process.poll() is None or _members(process.pid):
         _signal(process, signal.SIGKILL)
         process.wait()
+        end = time.monotonic() + _DYING
+        while _members(process.pid) and time.monotonic() < end:  # only the first of the group can be waited for
+            time.sleep(_LOOK / 10)
 
 
 async def _free(launch: Launch) -> None:
