@@ -6,14 +6,12 @@ log-probabilities are natural logarithms as the endpoint wrote them, read as dou
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
 from queueproof.contract import codec
 from queueproof.contract.axes import Axis
-from queueproof.contract.errors import ContractError
 
 SCHEMA_VERSION = "queueproof/audit/1"
 
@@ -236,19 +234,12 @@ class AuditRecord:
 
     def to_json(self) -> str:
         """Pretty JSON in field order, with a final newline."""
-        return json.dumps(codec.to_plain(self), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+        return codec.to_text(self)
 
     @classmethod
     def from_json(cls, text: str) -> AuditRecord:
         """Reads a record. Raises ContractError: not JSON, another schema, unknown or missing keys, wrong types."""
-        try:
-            plain = json.loads(text)
-        except ValueError as error:
-            raise ContractError(f"the audit's record is not JSON: {error}") from None
-        if not isinstance(plain, dict) or plain.get("schema") != SCHEMA_VERSION:
-            found = plain.get("schema") if isinstance(plain, dict) else None
-            raise ContractError(f"audit record of schema {found!r}; this reader knows {SCHEMA_VERSION!r}")
-        return codec.from_plain(cls, plain)
+        return codec.from_text(cls, text, "audit record", SCHEMA_VERSION)
 
 
 def json_schema() -> dict[str, Any]:
@@ -258,4 +249,4 @@ def json_schema() -> dict[str, Any]:
 
 def schema_text() -> str:
     """`json_schema()` as docs/audit.schema.json holds it."""
-    return json.dumps(json_schema(), indent=2) + "\n"
+    return codec.schema_text(json_schema())

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import json
 import math
 import types
 import typing
@@ -38,6 +39,26 @@ def from_plain(kind: type[T], plain: object, where: str = "document") -> T:
     return typing.cast(T, _read(kind, plain, where))
 
 
+def to_text(value: Any) -> str:
+    """A document as pretty JSON in field order, with a final newline."""
+    return json.dumps(to_plain(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def from_text(kind: type[T], text: str, what: str, version: str) -> T:
+    """A document, a dataclass whose field `schema` is `version`, from its JSON. what: its name in messages.
+
+    Raises ContractError: not JSON, another schema, unknown or missing keys, wrong types.
+    """
+    try:
+        plain = json.loads(text)
+    except ValueError as error:
+        raise ContractError(f"the {what} is not JSON: {error}") from None
+    if isinstance(plain, dict) and plain.get("schema") != version:
+        # First of all checks: another version may well have other keys.
+        raise ContractError(f"{what} of schema {plain.get('schema')!r}; this reader knows {version!r}")
+    return from_plain(kind, plain)
+
+
 def schema_of(kind: type, definitions: dict[str, Any]) -> dict[str, Any]:
     """The JSON schema of a field type; dataclasses and enums are added to `definitions` and referred to."""
     inner, optional = _without_none(kind)
@@ -62,6 +83,11 @@ def document_schema(kind: type, title: str, version: str) -> dict[str, Any]:
     top = definitions.pop(kind.__name__)
     top["properties"]["schema"] = {"const": version}
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title, **top, "$defs": definitions}
+
+
+def schema_text(schema: dict[str, Any]) -> str:
+    """A schema as a file in docs/ holds it."""
+    return json.dumps(schema, indent=2) + "\n"
 
 
 def _object_schema(kind: type, definitions: dict[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,6 @@ of another schema version, so a promise is never half understood.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -105,21 +104,12 @@ class ContractDocument:
 
     def to_json(self) -> str:
         """Pretty JSON in field order, with a final newline."""
-        return json.dumps(codec.to_plain(self), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+        return codec.to_text(self)
 
     @classmethod
     def from_json(cls, text: str) -> ContractDocument:
         """Reads a document. Raises ContractError: not JSON, another schema, unknown or missing keys, wrong types."""
-        try:
-            plain = json.loads(text)
-        except ValueError as error:
-            raise ContractError(f"the contract document is not JSON: {error}") from None
-        if isinstance(plain, dict) and plain.get("schema") != SCHEMA_VERSION:
-            # First of all checks: another version may well have other keys.
-            raise ContractError(
-                f"contract document of schema {plain.get('schema')!r}; this reader knows {SCHEMA_VERSION!r}"
-            )
-        return codec.from_plain(cls, plain)
+        return codec.from_text(cls, text, "contract document", SCHEMA_VERSION)
 
 
 def json_schema() -> dict[str, Any]:
@@ -129,4 +119,4 @@ def json_schema() -> dict[str, Any]:
 
 def schema_text() -> str:
     """`json_schema()` as docs/contract.schema.json holds it."""
-    return json.dumps(json_schema(), indent=2) + "\n"
+    return codec.schema_text(json_schema())

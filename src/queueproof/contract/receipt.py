@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import json
 import re
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -313,4 +312,4 @@ def receipt_schema() -> dict[str, Any]:
 
 def receipt_schema_text() -> str:
     """`receipt_schema()` as docs/receipt.schema.json holds it."""
-    return json.dumps(receipt_schema(), indent=2) + "\n"
+    return codec.schema_text(receipt_schema())

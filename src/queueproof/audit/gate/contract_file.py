@@ -6,7 +6,6 @@ allowed. Scalars are read as JSON has them, so `no`, `1:30` and `010` are texts 
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
@@ -147,7 +146,7 @@ def json_schema() -> dict[str, Any]:
 
 def schema_text() -> str:
     """`json_schema()` as docs/audit-contract.schema.json holds it."""
-    return json.dumps(json_schema(), indent=2) + "\n"
+    return codec.schema_text(json_schema())
 
 
 class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # PyYAML has no types

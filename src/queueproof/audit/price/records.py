@@ -5,14 +5,12 @@ A ratio is always candidate / baseline. Of tokens/s below 1 is slower; of TTFT a
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
 from queueproof.audit.records import Problem
 from queueproof.contract import codec
-from queueproof.contract.errors import ContractError
 
 SCHEMA_VERSION = "queueproof/price/1"
 
@@ -153,19 +151,12 @@ class PriceResult:
 
     def to_json(self) -> str:
         """Pretty JSON in field order, with a final newline."""
-        return json.dumps(codec.to_plain(self), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+        return codec.to_text(self)
 
     @classmethod
     def from_json(cls, text: str) -> PriceResult:
         """Reads a result. Raises ContractError: not JSON, another schema, unknown or missing keys, wrong types."""
-        try:
-            plain = json.loads(text)
-        except ValueError as error:
-            raise ContractError(f"the price is not JSON: {error}") from None
-        if not isinstance(plain, dict) or plain.get("schema") != SCHEMA_VERSION:
-            found = plain.get("schema") if isinstance(plain, dict) else None
-            raise ContractError(f"price of schema {found!r}; this reader knows {SCHEMA_VERSION!r}")
-        return codec.from_plain(cls, plain)
+        return codec.from_text(cls, text, "price", SCHEMA_VERSION)
 
 
 def json_schema() -> dict[str, Any]:
@@ -175,4 +166,4 @@ def json_schema() -> dict[str, Any]:
 
 def schema_text() -> str:
     """`json_schema()` as docs/price.schema.json holds it."""
-    return json.dumps(json_schema(), indent=2) + "\n"
+    return codec.schema_text(json_schema())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -10,7 +9,6 @@ from typing import Any
 from queueproof.audit.records import Interval
 from queueproof.audit.runs.join import By
 from queueproof.contract import codec
-from queueproof.contract.errors import ContractError
 
 SCHEMA_VERSION = "queueproof/diff/1"
 
@@ -203,19 +201,12 @@ class DiffRecord:
 
     def to_json(self) -> str:
         """Pretty JSON in field order, with a final newline."""
-        return json.dumps(codec.to_plain(self), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+        return codec.to_text(self)
 
     @classmethod
     def from_json(cls, text: str) -> DiffRecord:
         """Raises ContractError: not JSON, another schema, unknown or missing keys, wrong types."""
-        try:
-            plain = json.loads(text)
-        except ValueError as error:
-            raise ContractError(f"the record of a diff is not JSON: {error}") from None
-        if not isinstance(plain, dict) or plain.get("schema") != SCHEMA_VERSION:
-            found = plain.get("schema") if isinstance(plain, dict) else None
-            raise ContractError(f"record of a diff of schema {found!r}; this reader knows {SCHEMA_VERSION!r}")
-        return codec.from_plain(cls, plain)
+        return codec.from_text(cls, text, "record of a diff", SCHEMA_VERSION)
 
 
 def json_schema() -> dict[str, Any]:
