@@ -80,9 +80,7 @@ def show(result: PriceResult, console: Console) -> None:
     if result.comparisons:
         console.print(table)
     console.print(words.summary(result), markup=False, soft_wrap=True)
-    lines = [words.method(result), *result.notes]
-    lines += [f"trouble: {p.kind}, {p.count} times: {p.example}" for p in result.problems]
-    for line in lines:
+    for line in (words.method(result), *result.notes, *words.troubles(result)):
         console.print(f"  {line}", markup=False, soft_wrap=True, style="dim")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,36 +11,12 @@ import pytest
 from rich.console import Console
 
 from queueproof.audit.price import words
-from queueproof.audit.price.chart import Line, Point, chart
 from queueproof.audit.price.page import page
 from queueproof.audit.price.ratios import compare
 from queueproof.audit.price.records import Outcome, PriceResult
 from queueproof.cli.price_screen import Screen, show
 from tests.audit.price.test_records import result
 from tests.support.browser import Tab, chromium, find_chromium
-
-
-def svg(text: str) -> ET.Element:
-    return ET.fromstring(text[text.index("<svg") : text.index("</svg>") + 6])
-
-
-def test_a_chart_shows_values_where_they_are() -> None:
-    points = (Point(0, 1.0, "one", 0.9, 1.1), Point(2, 3.0, "three", hollow=True))
-    drawn = svg(chart("t", "u", ["1", "8", "32"], [Line("x", "a", points)], rule=1.0))
-    one, three = drawn.findall(".//circle")
-    assert float(one.attrib["cy"]) > float(three.attrib["cy"]) and float(one.attrib["cx"]) < float(three.attrib["cx"])
-    assert three.attrib["class"] == "hollow" and one.find("title").text == "one"  # type: ignore[union-attr]
-    assert len(drawn.findall(".//path[@class='bar']")) == 1 and len(drawn.findall(".//path[@class='rule']")) == 1
-    ticks = [float(t.text or "") for t in drawn.findall("text[@class='y']")]
-    assert ticks[0] <= 0.9 and ticks[-1] >= 3.0 and len(ticks) <= 8
-    assert chart("t", "u", ["1"], []) == ""
-
-
-@pytest.mark.parametrize("value", [0.0, 1e-4, 1.0, 51.93, 12939.0])
-def test_one_value_has_a_scale(value: float) -> None:
-    drawn = svg(chart("t", "u", ["1"], [Line("x", "a", (Point(0, value, ""),))]))
-    ticks = [float(t.text or "") for t in drawn.findall("text[@class='y']")]
-    assert ticks[0] <= value <= ticks[-1] and len(set(ticks)) == len(ticks) > 1
 
 
 def test_the_page_needs_nothing_else_and_escapes_what_it_shows() -> None:
@@ -54,7 +29,7 @@ def test_the_page_needs_nothing_else_and_escapes_what_it_shows() -> None:
 def test_a_refusal_shows_both_differences() -> None:
     it = result(100.0, 99.0, 110.0)
     refused = "no price: baseline and baseline +10.0%, baseline and candidate -5.6%"
-    assert refused in page(it) and 'class="hollow"' in page(it)
+    assert refused in page(it) and 'class="dot hollow"' in page(it)
     assert words.summary(it) == (
         "The candidate's tokens/s / the baseline's: no price at 1 user (within the noise), "
         "no price at 8 users (within the noise)."

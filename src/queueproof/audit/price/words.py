@@ -80,6 +80,11 @@ def who(side: Side) -> str:
     return found
 
 
+def troubles(result: PriceResult) -> list[str]:
+    """A sentence for each kind of trouble."""
+    return [f"trouble: {p.kind}, {p.count} times: {p.example}" for p in result.problems]
+
+
 def method(result: PriceResult) -> str:
     """How it was measured, in one sentence."""
     plan = result.plan

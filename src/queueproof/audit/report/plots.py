@@ -120,7 +120,7 @@ def _first_tokens(record: AuditRecord) -> Figure | None:
     title = "Time to the first token, cold and warm cache"
     svg = strips(title, _said(found, "{:.4g} s"), found, "TTFT", seconds)
     return Figure(
-        title, "A mark is an answer; the long one is the median. Much the same: the cache may not have been hit.", svg
+        title, "A mark is an answer; the long one is the median. Where both are much the same, prompts are short or nothing was hit.", svg
     )
 
 
@@ -139,6 +139,30 @@ def _thinned(values: Sequence[float]) -> tuple[float, ...]:
     if len(ordered) <= MARKS:
         return tuple(ordered)
     return tuple(ordered[i * (len(ordered) - 1) // (MARKS - 1)] for i in range(MARKS))
+
+
+def rates(price: PriceResult) -> list[Figure]:
+    """Tokens/s of both sides, by users."""
+    found = [c for c in price.comparisons if c.metric is Metric.TOKENS_PER_S]
+    if not found:
+        return []
+    sides = (("c", "baseline", [c.baseline for c in found]), ("a", "candidate", [c.candidate for c in found]))
+    drawn = [
+        Line(
+            name,
+            kind,
+            tuple(
+                Point(price.plan.users.index(c.users), value, f"{name}, {c.users} users: {value:.4g} tokens/s")
+                for c, value in zip(found, values, strict=True)
+            ),
+        )
+        for kind, name, values in sides
+    ]
+    title = "Tokens/s of all users together"
+    said = "; ".join(point.title for line in drawn for point in line.points)
+    labels = [str(users) for users in price.plan.users]
+    svg = lines(title, said, labels, drawn, "users at once", lambda v: f"{v:g}")
+    return [Figure(title, "Output tokens, from the first request to the last token.", svg, (("c", "baseline"), ("a", "candidate")))]
 
 
 _METRICS = {
