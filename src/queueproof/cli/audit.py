@@ -6,7 +6,6 @@ import asyncio
 import os
 import platform
 import re
-import signal
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -17,7 +16,7 @@ from urllib.parse import urlsplit
 import typer
 
 from queueproof.cli import env
-from queueproof.cli.exits import ExitCode, err, guarded, out, print_json
+from queueproof.cli.exits import ExitCode, cancel_on_sigterm, err, guarded, out, print_json
 from queueproof.cli.options import JsonOption
 from queueproof.cli.quantities import parse_budget, parse_share
 from queueproof.contract import codec
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from queueproof.audit.lab import Settings
     from queueproof.audit.price.records import PriceResult
     from queueproof.audit.records import AuditRecord
+    from queueproof.audit.statistics import Detection
     from queueproof.cli.audit_screen import Screen
 
 _ASKED, _BOUNDS, _RESULTS = "What is asked", "How much", "Results"
@@ -116,17 +116,18 @@ def command(
         share = parse_share(detect, "detect")
     if held_to is not None and probes is None:
         probes = ",".join(held_to.probes())
+    asked = _prompts(prompts)
     wish = _Wish(
         url=address,
         model=model or (held_to.model if held_to is not None else None),
         api_key=env.api_key(api_key_env),
-        prompts=_prompts(prompts),
+        prompts=asked,
         probes=None if probes is None else [name.strip() for name in probes.split(",") if name.strip()],
         against=against,
         against_model=against_model,
         settings=_settings(users, max_tokens, seed, level),
         budget=parse_budget(budget),
-        share=share,
+        detection=None if share is None else detection(share, level, len(asked)),
         resume=resume,
         contract=held_to,
     )
@@ -134,8 +135,8 @@ def command(
     if not resume and (where / RECORD).exists():
         raise UsageError(f"{where} holds a run already: go on with it by --resume, or name another --out")
     with Screen(err()) as screen:
-        if share is not None:
-            screen.say(str(detection(share, level, len(wish.prompts))))
+        if wish.detection is not None:
+            screen.say(str(wish.detection))
         record, price = asyncio.run(_audited(wish, where, screen))
     _keep(record, price, where, held_to, junit, openslo)
     if as_json:
@@ -161,7 +162,7 @@ class _Wish:
     against_model: str | None
     settings: Settings
     budget: Budget
-    share: float | None
+    detection: Detection | None
     resume: bool
     contract: AuditContract | None
 
@@ -176,11 +177,8 @@ async def _audited(wish: _Wish, folder: Path, screen: Screen) -> tuple[AuditReco
     from queueproof.audit.probes import all_probes
     from queueproof.audit.probes.against import AgainstProbe
     from queueproof.audit.run import run_audit
-    from queueproof.audit.statistics import needed
 
-    task = asyncio.current_task()
-    assert task is not None
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    cancel_on_sigterm()
     async with AsyncExitStack() as stack:
         screen.say(f"looking at {wish.url} ...")
         try:
@@ -199,8 +197,8 @@ async def _audited(wish: _Wish, folder: Path, screen: Screen) -> tuple[AuditReco
         if wanted is not None and probe is not None and probe.name not in wanted:
             wanted = [*wanted, probe.name]
         chosen = choose(all_probes(*([probe] if probe is not None else [])), _possible(wanted, probe is not None))
-        count = needed(wish.share, wish.settings.confidence) if wish.share is not None else None
-        plan = Plan(chosen, wish.settings, wish.budget, count)
+        enough = None if wish.detection is None else wish.detection.comparisons
+        plan = Plan(chosen, wish.settings, wish.budget, enough)
         journal = stack.enter_context(Journal(folder))
         record = await run_audit(
             client, wish.prompts, plan, journal, screen, against=other, resume=wish.resume, machine=_machine()

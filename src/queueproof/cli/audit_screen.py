@@ -7,18 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from rich.console import Console, Group, RenderableType
 from rich.panel import Panel
-from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, TextColumn
+from rich.progress import BarColumn, ProgressColumn, Task, TaskID, TextColumn
 from rich.table import Table
 from rich.text import Text
 
 from queueproof.audit.records import AuditRecord, Cause, Certainty, Clause, ProbeResult, Verdict
 from queueproof.audit.report import rows
 from queueproof.audit.report.words import number, visible
+from queueproof.cli.bars import Bars, line
 
 _STYLES = {
     Verdict.HOLDS: "green",
@@ -42,30 +41,20 @@ class _Left(ProgressColumn):
         )
 
 
-class Screen:
+class Screen(Bars):
     """The watcher of a run: a bar on a terminal; elsewhere a line for each probe that has ended."""
 
     def __init__(self, console: Console) -> None:
-        self._console = console
         self._left = _Left()
-        columns = (
+        super().__init__(
+            console,
             TextColumn("{task.description}", markup=False),
             BarColumn(),
             TextColumn("{task.completed:.0f} of {task.total:.0f} probes"),
             self._left,
         )
-        self._bars = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
         self._task: TaskID | None = None
         self._probe = ""
-
-    def __enter__(self) -> Self:
-        self._bars.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._bars.stop()
 
     def planned(self, probes: Sequence[str], prompts: int, seconds: float | None) -> None:
         limit = "without a limit of time" if seconds is None else f"in at most {seconds:.0f} s"
@@ -90,10 +79,6 @@ class Screen:
             soft_wrap=True,
         )
 
-    def say(self, text: str) -> None:
-        """A line that stays."""
-        self._console.print(Text(visible(text)), soft_wrap=True)
-
     def _describe(self, text: str) -> None:
         if self._task is not None:
             self._bars.update(self._task, description=text)
@@ -104,23 +89,19 @@ def show(record: AuditRecord, console: Console, folder: Path) -> None:
     who = record.endpoint
     version = f" {who.version}" if who.version else ""
     against = f", against {record.against.url}" if record.against is not None else ""
-    _line(console, rows.headline(record), "bold")
-    _line(console, f"{who.url}: {who.model} on {who.vendor}{version}{against}")
+    line(console, rows.headline(record), "bold")
+    line(console, f"{who.url}: {who.model} on {who.vendor}{version}{against}")
     for warning in rows.warnings(record):
-        _line(console, warning, "yellow")
+        line(console, warning, "yellow")
     console.print(_probes(record))
     if record.clauses:
         console.print(_clauses(record.clauses))
-        _line(console, rows.promises(record.clauses), "bold")
+        line(console, rows.promises(record.clauses), "bold")
     for cause in record.causes:
         console.print(_cause(cause))
     for problem in record.problems:
-        _line(console, f"trouble, {problem.kind}: {number(problem.count)} times, such as {problem.example}")
-    _line(console, f"report: {folder / 'report.html'}")
-
-
-def _line(console: Console, text: str, style: str = "") -> None:
-    console.print(Text(visible(text), style=style), soft_wrap=True)
+        line(console, f"trouble, {problem.kind}: {number(problem.count)} times, such as {problem.example}")
+    line(console, f"report: {folder / 'report.html'}")
 
 
 def _probes(record: AuditRecord) -> Table:
@@ -148,6 +129,6 @@ def _clauses(clauses: Sequence[Clause]) -> Table:
 def _cause(cause: Cause) -> Panel:
     likely = "" if cause.certainty is Certainty.SHOWN else " (likely)"
     parts: list[RenderableType] = [Text(visible(cause.sentence))]
-    parts += [Text(f"- {visible(line)}", style="dim") for line in cause.evidence]
+    parts += [Text(f"- {visible(said)}", style="dim") for said in cause.evidence]
     parts += [Text(f"→ {visible(step)}") for step in cause.next_steps]
     return Panel(Group(*parts), title=Text(f"{cause.name}{likely}"), title_align="left", border_style="red")

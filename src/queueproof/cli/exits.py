@@ -6,9 +6,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import json
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Callable
@@ -108,6 +110,13 @@ def guarded(command: Callable[..., ExitCode | None]) -> Callable[..., None]:
             raise typer.Exit(code)
 
     return run
+
+
+def cancel_on_sigterm() -> None:
+    """A request to end cancels the task that runs now, as Ctrl-C does. To be called in a coroutine."""
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
 
 
 def fail(code: str, message: str, exit_with: ExitCode, as_json: bool) -> NoReturn:

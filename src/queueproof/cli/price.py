@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import signal
 import tempfile
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from queueproof.cli import env
-from queueproof.cli.exits import ExitCode, err, guarded, out, print_json
+from queueproof.cli.exits import ExitCode, cancel_on_sigterm, err, guarded, out, print_json
 from queueproof.cli.options import JsonOption
 from queueproof.cli.quantities import parse_budget
 from queueproof.contract import codec
@@ -170,9 +169,7 @@ async def _measured(sides: _Sides, wish: Wish, folder: Path | None, screen: Scre
     """Ctrl-C, and a request to end, cancel it; servers that it started are ended then as always."""
     from queueproof.audit.price.measure import measure
 
-    task = asyncio.current_task()
-    assert task is not None
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    cancel_on_sigterm()
     async with AsyncExitStack() as stack:
         if sides.launch is None:
             baseline, candidate = await _standing(sides, stack)

@@ -2,41 +2,31 @@
 
 from __future__ import annotations
 
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from queueproof.audit.price import words
+from queueproof.cli.bars import Bars, line
 
 if TYPE_CHECKING:
     from queueproof.audit.price.records import PriceResult, Run
 
 
-class Screen:
+class Screen(Bars):
     """The watcher of a measurement: a bar on a terminal; elsewhere a line for each stage."""
 
     def __init__(self, console: Console) -> None:
-        self._console = console
-        columns = (
+        super().__init__(
+            console,
             TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
             TimeRemainingColumn(),
         )
-        self._bars = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
         self._task: TaskID | None = None
-
-    def __enter__(self) -> Self:
-        self._bars.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._bars.stop()
 
     def stage(self, text: str) -> None:
         if self._console.is_terminal:
@@ -50,10 +40,6 @@ class Screen:
 
     def ran(self, run: Run) -> None:
         self._bars.update(self._bar(), advance=1)
-
-    def say(self, text: str) -> None:
-        """A line that stays."""
-        self._console.print(text, markup=False, soft_wrap=True)
 
     def _bar(self) -> TaskID:
         if self._task is None:
@@ -76,12 +62,12 @@ def show(result: PriceResult, console: Console) -> None:
         last = row.users
         table.add_row(*cells, style="dim" if row.refused else None)
     for name, side in (("baseline ", result.baseline), ("candidate", result.candidate)):
-        console.print(f"{name}  {words.who(side)}", markup=False, soft_wrap=True)
+        line(console, f"{name}  {words.who(side)}")
     if result.comparisons:
         console.print(table)
-    console.print(words.summary(result), markup=False, soft_wrap=True)
-    for line in (words.method(result), *result.notes, *words.troubles(result)):
-        console.print(f"  {line}", markup=False, soft_wrap=True, style="dim")
+    line(console, words.summary(result))
+    for said in (words.method(result), *result.notes, *words.troubles(result)):
+        line(console, f"  {said}", "dim")
 
 
 def _time(seconds: float) -> str:

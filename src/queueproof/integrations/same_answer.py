@@ -15,6 +15,7 @@ from queueproof.audit.client.abilities import Ability
 from queueproof.audit.client.http import HttpEndpoint
 from queueproof.audit.gate.texts import side_by_side
 from queueproof.audit.lab import Crowd, Lab, Settings
+from queueproof.audit.probes.crowds import crowds_of
 from queueproof.audit.records import Difference, ProbeResult
 from queueproof.contract.axes import Axis
 from queueproof.contract.errors import InvalidParameter, ServerError
@@ -104,7 +105,7 @@ class EndpointUnderTest:
         began = asyncio.get_running_loop().time()
         asks = [lab.greedy(prompt) for prompt in prompts]
         references = {ask: await lab.reference(ask, book) for ask in asks}
-        together = [await self._crowd(lab, book, part, references) for part in _crowds(asks, crowd)]
+        together = [await self._crowd(lab, book, part, references) for part in crowds_of(asks, crowd, lab.rng)]
         _witness(book, together, crowd)
         result = book.close(asyncio.get_running_loop().time() - began, lab.requests, lab.tokens, False)
         again = {}
@@ -120,12 +121,6 @@ class EndpointUnderTest:
         for ask, answer in zip(asks, found.answers, strict=True):
             book.compare(references[ask], answer, f"{len(asks)} at once", "alone", f"in a crowd of {len(asks)}")
         return found
-
-
-def _crowds(asks: Sequence[Ask], size: int) -> list[list[Ask]]:
-    """Each ask in at least one crowd; every crowd is full, by asking again from the first on."""
-    count = -(-len(asks) // size)
-    return [[asks[(start * size + i) % len(asks)] for i in range(size)] for start in range(count)]
 
 
 def _witness(book: Book, crowds: Sequence[Crowd], size: int) -> None:

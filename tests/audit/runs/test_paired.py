@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binomtest, ttest_1samp
 
-from queueproof.audit.runs.paired import binary_interval, mcnemar, paired_t
+from queueproof.audit.runs.paired import binary_interval, mcnemar, mean, paired_t
 
 counts = st.integers(0, 60)
 
@@ -55,3 +55,18 @@ def test_paired_t_known() -> None:
     interval = expected.confidence_interval(0.95)
     assert (found[1].low, found[1].high) == pytest.approx((interval.low, interval.high))
     assert paired_t([1.0]) is None and paired_t([1.0, 1.0]) is None
+
+
+@pytest.mark.parametrize("scale", [1e-300, 1.0, 1e154, 1.5e307])
+def test_large_and_small_scores_have_the_same_chance(scale: float) -> None:
+    values = [0.5, -1.0, 0.25, 2.0, 3.0]
+    found, usual = paired_t([scale * v for v in values]), paired_t(values)
+    assert found is not None and usual is not None
+    assert found[0] == pytest.approx(usual[0], rel=1e-12)
+    assert found[1].high == pytest.approx(scale * usual[1].high, rel=1e-12)
+
+
+def test_the_mean_of_the_largest_scores_there_are() -> None:
+    assert mean([1.7e308, 1.7e308, -1.7e308], 3) == pytest.approx(1.7e308 / 3)
+    assert mean([0.1] * 10, 10) == 0.1 and mean([], 3) == 0.0
+    assert paired_t([1.7e308, -1.7e308]) is None

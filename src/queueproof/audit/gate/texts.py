@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from queueproof.audit.records import Difference
+from queueproof.audit.report.words import escaped
 
 _BEFORE, _AFTER = 60, 60  # characters that are shown around the first difference
 
@@ -12,7 +13,7 @@ def side_by_side(difference: Difference) -> str:
     names = (difference.a_name, difference.b_name)
     width = max(len(name) for name in names)
     start = max(0, difference.split - _BEFORE)
-    before = _shown(difference.a[start : difference.split])
+    before = escaped(difference.a[start : difference.split])
     lines = [f"prompt {difference.prompt!r}, {difference.group}: {where(difference)}"]
     if difference.a == difference.b:
         return lines[0]
@@ -20,7 +21,7 @@ def side_by_side(difference: Difference) -> str:
     for name, text in zip(names, (difference.a, difference.b), strict=True):
         rest = text[difference.split : difference.split + _AFTER]
         tail = "…" if len(text) > difference.split + _AFTER else ""
-        lines.append(f"  {name:>{width}}: {lead}{before}{_shown(rest) or '(ends here)'}{tail}")
+        lines.append(f"  {name:>{width}}: {lead}{before}{escaped(rest) or '(ends here)'}{tail}")
     lines.append(" " * (width + 4 + len(lead) + len(before)) + "^ the first difference")
     return "\n".join(lines)
 
@@ -39,8 +40,3 @@ def where(difference: Difference) -> str:
     if difference.near_tie is not None:
         said += " (a near tie)" if difference.near_tie else " (no near tie)"
     return said
-
-
-def _shown(text: str) -> str:
-    """On one line: line ends and other control characters as they are written in Python."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)

@@ -22,6 +22,11 @@ def visible(text: str) -> str:
     return _DECEPTIVE.sub(lambda found: f"[{code(found[0])}]", text)
 
 
+def escaped(text: str, keep: str = "") -> str:
+    """Where text is quoted: what is not printable as Python writes it, but the characters to `keep`."""
+    return "".join(c if c.isprintable() or c in keep else ascii(c)[1:-1] for c in text)
+
+
 def pieces(text: str) -> list[tuple[str, bool]]:
     """The text in order, in pieces that can be shown as they are (False) and codes of characters that cannot (True)."""
     found, end = [], 0

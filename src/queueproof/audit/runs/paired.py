@@ -31,9 +31,26 @@ def paired_t(differences: Sequence[float], level: float = 0.95) -> tuple[float, 
     n = len(differences)
     if n < 2:
         return None
-    mean = math.fsum(differences) / n
-    spread = math.sqrt(math.fsum((d - mean) ** 2 for d in differences) / (n - 1) / n)
-    if not math.isfinite(spread) or spread == 0:
+    power = _power(differences)
+    scaled = [math.ldexp(d, -power) for d in differences]
+    centre = mean(scaled, n)
+    spread = math.sqrt(math.fsum((d - centre) ** 2 for d in scaled) / (n - 1) / n)
+    if spread == 0:
         return None
     half = float(stdtrit(n - 1, (1 + level) / 2)) * spread
-    return 2 * float(stdtr(n - 1, -abs(mean) / spread)), Interval(mean - half, mean + half, level)
+    try:
+        interval = Interval(math.ldexp(centre - half, power), math.ldexp(centre + half, power), level)
+    except OverflowError:  # of scores near the largest that there are: no interval that a file could hold
+        return None
+    return 2 * float(stdtr(n - 1, -abs(centre) / spread)), interval
+
+
+def mean(values: Sequence[float], of: int) -> float:
+    """The sum of finite values over `of`, at least as many: never beyond the largest of them, however large they are."""
+    power = _power(values)
+    return math.ldexp(math.fsum(math.ldexp(value, -power) for value in values) / of, power)
+
+
+def _power(values: Sequence[float]) -> int:
+    """Of two, by which to divide values so that none is above 1: exact, where a sum or a square would overflow."""
+    return math.frexp(max(map(abs, values), default=0.0))[1]

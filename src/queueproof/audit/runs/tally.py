@@ -91,7 +91,7 @@ class Tally:
     def _add_score(self, task: str, a: Score, b: Score, change: Change, other_target: bool) -> bool:
         scores = self._scores.setdefault((task, a.name), _Scores())
         scores.scored += 1
-        if a.value is not None and b.value is not None and math.isfinite(a.value) and math.isfinite(b.value):
+        if a.value is not None and b.value is not None and math.isfinite(b.value - a.value):
             scores.a.append(a.value)
             scores.b.append(b.value)
             scores.changes.append(_CHANGES.index(change))
@@ -203,15 +203,15 @@ def _metric(task: str, name: str, scores: _Scores) -> Metric:
         return metric
     differences = [y - x for x, y in zip(scores.a, scores.b, strict=True)]
     parts = {
-        change: math.fsum(d for d, c in zip(differences, scores.changes, strict=True) if c == i) / n
+        change: paired.mean([d for d, c in zip(differences, scores.changes, strict=True) if c == i], n)
         for i, change in enumerate(_CHANGES)
     }
     p, interval = _chance(metric, differences)
     return replace(
         metric,
-        mean_a=math.fsum(scores.a) / n,
-        mean_b=math.fsum(scores.b) / n,
-        delta=math.fsum(differences) / n,
+        mean_a=paired.mean(scores.a, n),
+        mean_b=paired.mean(scores.b, n),
+        delta=paired.mean(differences, n),
         by_answers=parts[Change.ANSWER],
         by_logprobs=parts[Change.LOGPROBS],
         by_neither=parts[Change.NONE],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from queueproof.audit.report.words import escaped
 from queueproof.audit.runs.join import By
 from queueproof.audit.runs.record import Answers, Change, Difference, DiffRecord, Metric, Outcome, Side, Unit
 
@@ -172,7 +173,7 @@ def place(found: Difference) -> str:
 
 def visible(text: str) -> str:
     """Without characters that would move a terminal's cursor, turn other text about or hide: a model may write any."""
-    return "".join(c if c.isprintable() or c in "\n\t" else ascii(c)[1:-1] for c in text)
+    return escaped(text, keep="\n\t")
 
 
 def number(value: float | None) -> str:
