@@ -23,6 +23,7 @@ from queueproof.audit.client.vendor import Software, chosen, identify, listed_mo
 from queueproof.audit.client.wire import Timeouts, Wire, root_of
 from queueproof.audit.endpoint import Counters
 from queueproof.audit.records import EndpointIdentity, Problem
+from queueproof.contract.errors import UsageError
 
 _NO_LIMIT, _TIMEOUTS, _RETRIES = Budget(seconds=None), Timeouts(), Retries()
 
@@ -64,8 +65,14 @@ class HttpEndpoint:
             entries = await listed_models(wire)
             model = chosen(model, entries, url)
             software = await identify(wire, entries)
-            found = await Explorer(wire, model, software, extra_body or {}).explore()
             listed = frozenset(entry["id"] for entry in entries or ())
+            try:
+                found = await Explorer(wire, model, software, extra_body or {}).explore()
+            except Failure as failure:
+                if failure.kind == Kind.REJECTED and listed and model not in listed:
+                    names = ", ".join(sorted(map(str, listed)))
+                    raise UsageError(f"{url} does not take the model {model!r} ({failure}); it lists: {names}") from None
+                raise
             endpoint = cls(wire, model, software, found, extra_body or {}, listed)
             endpoint._must_be_asked_model()
             if await endpoint._counting.by_route(Prompt("", "", text="one")) is not None:
