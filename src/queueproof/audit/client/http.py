@@ -66,13 +66,7 @@ class HttpEndpoint:
             model = chosen(model, entries, url)
             software = await identify(wire, entries)
             listed = frozenset(entry["id"] for entry in entries or ())
-            try:
-                found = await Explorer(wire, model, software, extra_body or {}).explore()
-            except Failure as failure:
-                if failure.kind == Kind.REJECTED and listed and model not in listed:
-                    names = ", ".join(sorted(map(str, listed)))
-                    raise UsageError(f"{url} does not take the model {model!r} ({failure}); it lists: {names}") from None
-                raise
+            found = await _explored(Explorer(wire, model, software, extra_body or {}), url, model, listed)
             endpoint = cls(wire, model, software, found, extra_body or {}, listed)
             endpoint._must_be_asked_model()
             if await endpoint._counting.by_route(Prompt("", "", text="one")) is not None:
@@ -198,3 +192,17 @@ class HttpEndpoint:
         named = self._found.named
         if named is not None and named in self._others:
             raise Failure(Kind.OTHER_MODEL, f"asked for {self._model!r}, the endpoint answers as {named!r}")
+
+
+async def _explored(explorer: Explorer, url: str, model: str, listed: frozenset[str]) -> Found:
+    """What the endpoint offers. Raises UsageError for a model that it neither lists nor takes; what exploring raises.
+
+    Not in `open`: a traceback shows the arguments of the function that raises, and one of them there is the key.
+    """
+    try:
+        return await explorer.explore()
+    except Failure as failure:
+        if failure.kind == Kind.REJECTED and listed and model not in listed:
+            names = ", ".join(sorted(listed))
+            raise UsageError(f"{url} does not take the model {model!r} ({failure}); it lists: {names}") from None
+        raise
