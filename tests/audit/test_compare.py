@@ -50,6 +50,25 @@ def test_an_answer_that_ends_earlier_differs_where_it_ended() -> None:
     assert compare(TOLD, same_text).position == 3 and compare(PLAIN, replace(PLAIN, finish_reason="stop")).position == 5
 
 
+def test_a_token_that_ended_both_and_is_listed_once_is_no_difference() -> None:
+    """As llama.cpp does: its stream leaves the last token out. The counts of tokens say that both made it."""
+    ended = replace(TOLD, finish_reason="stop", completion_tokens=4)
+    listed = replace(ended, ids=(*TOLD.ids, 0), tokens=(*TOLD.tokens, ""), logprobs=(*TOLD.logprobs, -0.5))
+    for a, b in ((ended, listed), (listed, ended), (replace(ended, ids=None), replace(listed, ids=None))):
+        assert not compare(a, b).changed
+    assert compare(ended, replace(listed, logprobs=(-1.0, *listed.logprobs[1:]))).logprob_position == 0
+    for other in (
+        replace(listed, completion_tokens=5),
+        replace(listed, ids=(*TOLD.ids, 0, 0), completion_tokens=5),
+        replace(listed, finish_reason="length"),
+        replace(listed, text="a b c "),
+        replace(listed, ids=(1, 2, 9, 0)),
+    ):
+        assert compare(ended, other).changed and compare(other, ended).changed
+    unknown = replace(ended, completion_tokens=None), replace(listed, completion_tokens=None)
+    assert compare(*unknown).position == 3
+
+
 def test_equal_ids_written_as_other_text_are_a_difference_of_the_text() -> None:
     found = compare(TOLD, replace(TOLD, text="a b\N{REPLACEMENT CHARACTER}"))
     assert found.unit is Unit.TEXT and found.position == 3 and found.tokens_changed

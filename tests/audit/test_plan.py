@@ -11,7 +11,7 @@ from queueproof.audit.ask import Answer, Prompt
 from queueproof.audit.book import Book
 from queueproof.audit.budget import Budget
 from queueproof.audit.lab import Lab, Settings
-from queueproof.audit.plan import LEAST_PROMPTS, Pace, Plan, choose, digest, levels, within
+from queueproof.audit.plan import LEAST_PROMPTS, Pace, Plan, Work, choose, digest, levels, within
 from queueproof.contract.axes import Axis
 from queueproof.contract.errors import InvalidParameter
 
@@ -70,13 +70,22 @@ def test_a_pace_tells_what_an_answer_takes() -> None:
 
 def test_a_budget_bounds_the_prompts_and_leaves_a_few() -> None:
     enough = count(Budget(100.0))
-    assert 0.5 * enough * (3 + 0.35 * 5) <= 100 and 30 < enough < 60
+    assert 0.5 * enough * (3 + 0.7 * 5) <= 100 * 0.85 and 20 < enough < 40
     assert count(Budget(100.0), MANY[:7]) == 7
     slow = Pace.of([(MANY[0], answer(200.0, 500.0))])
     assert count(Budget(100.0), pace=slow) == LEAST_PROMPTS and count(Budget(100.0), MANY[:2], slow) == 2
     assert count(Budget(None, requests=100)) == 8  # crowds of 24 are filled up
     assert count(Budget(None, tokens=20_000)) == 23
     assert count(Budget(None)) == 1000
+
+
+def test_few_prompts_cost_more_each() -> None:
+    """A crowd is filled up, and a probe that takes half of many takes all of a few."""
+    crowd, half, none = FakeProbe("crowd", 0, 3), FakeProbe("half", 0.5), FakeProbe("none", 0, 0)
+    assert Work.of(crowd, 24, 24) == Work.of(crowd, 12, 24) == (3, pytest.approx(2.1))
+    assert Work.of(crowd, 6, 24) == (6, pytest.approx(4.2))
+    assert [Work.of(half, n, 24).in_time for n in (4, 8, 12, 16, 99)] == [1, 1, pytest.approx(2 / 3), 0.5, 0.5]
+    assert Work.of(none, 4, 24) == (0, 0)
 
 
 def test_a_prompt_that_would_take_much_of_the_budget_is_left_out_by_name() -> None:

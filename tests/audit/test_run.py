@@ -139,9 +139,9 @@ def test_another_run_is_not_gone_on_with(tmp_path: Path, change: dict[str, objec
 
 
 def test_a_budget_of_requests_ends_the_run_with_what_it_has(tmp_path: Path) -> None:
-    record = audit(tmp_path, budget=Budget(None, requests=60))
+    record = audit(tmp_path, budget=Budget(None, requests=40))
     assert LEAST_PROMPTS <= record.run.prompts < len(PROMPTS)
-    assert sum(result.requests for result in record.probes) <= 60
+    assert sum(result.requests for result in record.probes) <= 40
     verdicts = [result.verdict for result in record.probes]
     assert verdicts[0] is Verdict.HOLDS
     assert Verdict.NOT_RUN in verdicts or any(result.partial for result in record.probes)
@@ -150,6 +150,23 @@ def test_a_budget_of_requests_ends_the_run_with_what_it_has(tmp_path: Path) -> N
 def test_a_budget_of_time_leaves_some_to_every_probe(tmp_path: Path) -> None:
     record = audit(tmp_path, budget=Budget(6.0))
     assert record.run.seconds <= 7 and all(result.compared for result in record.probes)
+
+
+@pytest.mark.parametrize("slow", [2.0, 3.0])
+def test_a_server_slower_than_planned_is_asked_a_little_less_of_everything(tmp_path: Path, slow: float) -> None:
+    """One that takes so many times longer than its first answers said, alone or in a crowd."""
+    zoo = Zoo()
+    (engine,) = zoo.engines
+    once = engine.pace
+
+    def tire(probe: str) -> None:
+        times = {name: slow * getattr(once, name) for name in ("step", "prompt_token", "running")}
+        engine.pace = replace(once, **times)
+
+    names = [probe.name for probe in all_probes() if probe.name != "against"]
+    record = audit(tmp_path, Watched(tire), Budget(30.0), zoo=zoo, names=names, offered=prompts(60, 20, 0))
+    assert record.run.prompts < 60 and record.run.seconds <= 31
+    assert {result.name: result.verdict for result in record.probes if not result.compared} == {}
 
 
 def test_rounds_go_on_until_enough_is_compared(tmp_path: Path) -> None:

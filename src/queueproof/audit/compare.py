@@ -35,13 +35,18 @@ class Comparison:
 
 
 def compare(a: Answer, b: Answer) -> Comparison:
-    """Compares by ids, else by tokens, else by text; and the log-probabilities while the tokens agree."""
+    """Compares by ids, else by tokens, else by text; and the log-probabilities while the tokens agree.
+
+    A token that ended both, and that only one of them lists, is no difference: llama.cpp lists it where it does not stream.
+    """
     split = _first_difference(a.text, b.text)
     unit, position = Unit.TEXT, split
     if a.ids is not None and b.ids is not None:
         unit, position = Unit.IDS, _first_difference(a.ids, b.ids)
     elif a.tokens is not None and b.tokens is not None:
         unit, position = Unit.TOKENS, _first_difference(a.tokens, b.tokens)
+    if position is not None and _end_told_once(a, b, unit):
+        position = None
     if position is None and split is not None:  # equal tokens that were written as other text
         unit, position = Unit.TEXT, split
     if position is None and a.finish_reason != b.finish_reason:  # one of them did not go on where it could
@@ -65,6 +70,16 @@ def compare(a: Answer, b: Answer) -> Comparison:
         margin = a.margins[position]
     end = min(len(a.text), len(b.text)) if split is None else split
     return Comparison(unit, position, logprob_position, largest, margin, end, both)
+
+
+def _end_told_once(a: Answer, b: Answer, unit: Unit) -> bool:
+    """Whether both are one answer, and only one of them lists the token that ended it: the counts of tokens tell."""
+    x, y = (a.ids, b.ids) if unit is Unit.IDS else (a.tokens, b.tokens)
+    if unit is Unit.TEXT or x is None or y is None or a.completion_tokens is None:
+        return False
+    short, long = sorted((x, y), key=len)
+    same = (a.text, a.finish_reason, a.completion_tokens) == (b.text, "stop", b.completion_tokens)
+    return same and len(long) == len(short) + 1 == a.completion_tokens and long[:-1] == short
 
 
 def _first_difference(a: Sequence[object], b: Sequence[object]) -> int | None:

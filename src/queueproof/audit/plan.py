@@ -18,7 +18,8 @@ from queueproof.contract.errors import InvalidParameter
 LEAST_PROMPTS = 4  # fewer say too little
 SPARE = 0.85  # of the budget that a plan may use: estimates are estimates
 DEAR, LONG = 0.1, 3.0  # a prompt that takes more of the budget, and so many times the usual, is left out
-CROWD_COST = 0.45  # of an answer in a crowd, in answers alone: a batch shares the weights, on any machine
+CROWD_COST = 0.7  # of an answer in a crowd, in answers alone: 0.25 to 0.9 was seen, the most where a batch gains little
+_ALL_BELOW = 8  # prompts: of no more than so many a probe asks each, whatever its part
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,20 +108,21 @@ def within(plan: Plan, offered: Sequence[Prompt], pace: Pace) -> Selection:
 
     A prompt far longer than the others is left out where it alone would take much of the budget.
     """
-    budget, work = plan.budget, _Work(plan)
+    budget = plan.budget
+    alone = sum(probe.alone for probe in plan.probes)
     usual = median(pace.seconds(prompt) for prompt in offered), median(pace.tokens(prompt) for prompt in offered)
     taken: list[Prompt] = []
     left_out: list[Prompt] = []
     for prompt in offered:
         own = pace.seconds(prompt), pace.tokens(prompt)
         dear = [
-            limit is not None and work.alone * mine > DEAR * limit and mine > LONG * common
+            limit is not None and alone * mine > DEAR * limit and mine > LONG * common
             for limit, mine, common in zip((budget.seconds, budget.tokens), own, usual, strict=True)
         ]
         if any(dear):
             left_out.append(prompt)
             continue
-        seconds, tokens, requests = work.of([*taken, prompt], pace)
+        seconds, tokens, requests = _all(plan, [*taken, prompt], pace)
         full = _beyond(budget.seconds, seconds) or _beyond(budget.tokens, tokens) or _beyond(budget.requests, requests)
         if full and len(taken) >= LEAST_PROMPTS:
             break
@@ -131,21 +133,26 @@ def within(plan: Plan, offered: Sequence[Prompt], pace: Pace) -> Selection:
     return Selection(tuple(taken), tuple(p for p in left_out if p not in taken and offered.index(p) < end))
 
 
-class _Work:
-    """What all probes of a plan ask. A crowd that has fewer prompts than users is filled up, so crowds have a least cost."""
+class Work(NamedTuple):
+    """What a probe asks, as answers for each prompt, about. in_time: the seconds of so many asked alone."""
 
-    def __init__(self, plan: Plan) -> None:
-        self.alone = sum(probe.alone for probe in plan.probes)
-        self._together = sum(probe.together for probe in plan.probes)
-        self._least = plan.settings.users / 2
+    answers: float
+    in_time: float
 
-    def of(self, prompts: Sequence[Prompt], pace: Pace) -> tuple[float, float, float]:
-        """Seconds, tokens and requests, about."""
-        fill = max(1.0, self._least / len(prompts))
-        answers = self.alone + self._together * fill
-        in_time = self.alone + CROWD_COST * self._together * fill
-        seconds = sum(pace.seconds(prompt) for prompt in prompts) * in_time
-        return seconds, sum(pace.tokens(prompt) for prompt in prompts) * answers, len(prompts) * answers
+    @classmethod
+    def of(cls, probe: Probe, prompts: int, users: int) -> Work:
+        """A crowd that has fewer prompts than users is filled up, and a probe of some prompts takes all of a few."""
+        alone = max(probe.alone, min(1.0, _ALL_BELOW / prompts)) if probe.alone else 0.0
+        together = probe.together * max(1.0, users / 2 / prompts)
+        return cls(alone + together, alone + CROWD_COST * together)
+
+
+def _all(plan: Plan, prompts: Sequence[Prompt], pace: Pace) -> tuple[float, float, float]:
+    """Seconds, tokens and requests of all probes, about."""
+    works = [Work.of(probe, len(prompts), plan.settings.users) for probe in plan.probes]
+    answers, in_time = sum(work.answers for work in works), sum(work.in_time for work in works)
+    seconds = sum(pace.seconds(prompt) for prompt in prompts) * in_time
+    return seconds, sum(pace.tokens(prompt) for prompt in prompts) * answers, len(prompts) * answers
 
 
 def _beyond(limit: float | None, value: float) -> bool:

@@ -16,7 +16,7 @@ from queueproof.audit.endpoint import BudgetSpent, Endpoint
 from queueproof.audit.journal import Journal
 from queueproof.audit.judge import judged
 from queueproof.audit.lab import Lab
-from queueproof.audit.plan import Pace, Plan, Selection, digest, within
+from queueproof.audit.plan import Pace, Plan, Selection, Work, digest, within
 from queueproof.audit.probes.base import Probe
 from queueproof.audit.records import AuditRecord, EndpointIdentity, ProbeResult, Problem, Run, Verdict
 from queueproof.audit.statistics import corrected
@@ -160,12 +160,17 @@ class _Audit:
             await probe.run(self._lab, book)
 
     def _share(self, probe: Probe, later: Sequence[Probe]) -> float | None:
-        """Seconds: a good half more than its part by weight of what is left, since estimates err; to the last, all of it."""
+        """Seconds: its part, by what it asks, of those left, and more since estimates err, but no more than a tenth of the
+        others' part: a server slower than planned shall be asked a little less of everything."""
         if self._plan.budget.seconds is None:
             return None
         left = max(0.0, self._plan.budget.seconds - (self._loop.time() - self._state.began))
-        mine, theirs = _weight(probe), sum(_weight(other) for other in later)
-        return min(left, 1.6 * left * mine / (mine + theirs))
+        mine, theirs = self._weight(probe), sum(self._weight(other) for other in later)
+        part = left * mine / (mine + theirs)
+        return part + min(0.6 * part, 0.1 * (left - part))
+
+    def _weight(self, probe: Probe) -> float:
+        return Work.of(probe, len(self._lab.prompts), self._plan.settings.users).in_time
 
     def _restored(self) -> Selection | None:
         """The prompts of the run that the journal holds, its results and references taken over."""
@@ -216,10 +221,6 @@ class _Audit:
         if write and self._journal is not None:
             self._journal.write(record)
         return record
-
-
-def _weight(probe: Probe) -> float:
-    return probe.alone + 0.5 * probe.together
 
 
 def _not_run(probe: Probe) -> ProbeResult:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from queueproof.audit.ask import Cold
+from queueproof.audit.ask import Answer, Ask, Cold
 from queueproof.audit.probes.logprobs import LogprobsProbe
 from queueproof.audit.probes.stream import StreamProbe
 from queueproof.audit.records import Unit, Verdict
@@ -34,6 +36,19 @@ def test_a_stream_that_differs_is_found() -> None:
 def test_streams_are_compared_by_text_where_there_is_no_more() -> None:
     found = result(StreamProbe(), Scripted(lacks=POOR))
     assert found.verdict is Verdict.HOLDS and found.unit is Unit.TEXT
+
+
+@pytest.mark.parametrize(("whole", "which"), [(True, "whole"), (False, "streamed")])
+def test_a_last_token_that_only_one_form_lists_is_no_difference_and_said(whole: bool, which: str) -> None:
+    class Listed(Scripted):
+        async def ask(self, ask: Ask) -> Answer:
+            answer = await super().ask(ask)
+            told = replace(answer, finish_reason="stop", completion_tokens=len(answer.ids or ()) + 1)
+            return told if ask.stream == whole else replace(told, ids=(*(told.ids or ()), 0))
+
+    found = result(StreamProbe(), Listed())
+    assert (found.verdict, found.compared) == (Verdict.HOLDS, 8)
+    assert [note for note in found.notes if f"only {which} answers list the token that ended them" in note]
 
 
 def test_a_stream_that_comes_in_one_piece_shows_nothing() -> None:

@@ -69,7 +69,7 @@ class Engine:
     """weights: what the start of all states is. rng: for what is random, faults alone."""
 
     def __init__(self, weights: int, faults: Faults, pace: Pace, rng: random.Random) -> None:
-        self.weights, self._faults, self._pace, self._rng = weights, faults, pace, rng
+        self.weights, self._faults, self.pace, self._rng = weights, faults, pace, rng
         self._waiting: deque[Work] = deque()
         self._running: list[Work] = []
         self._known: set[tuple[str | None, int]] = set()
@@ -106,8 +106,8 @@ class Engine:
         while self._waiting or self._running:
             self._admit()
             pieces = self._cut()
-            seconds = self._pace.step + self._pace.running * len(self._running)
-            await asyncio.sleep(seconds + self._pace.prompt_token * sum(pieces.values()))
+            seconds = self.pace.step + self.pace.running * len(self._running)
+            await asyncio.sleep(seconds + self.pace.prompt_token * sum(pieces.values()))
             self._step(pieces)
 
     # Before a step
@@ -126,7 +126,7 @@ class Engine:
 
     def _look_up(self, work: Work) -> None:
         """Takes what the cache has, whole blocks, but not the last token; puts in what this one will leave."""
-        block, hit, state = self._pace.block, 0, self.weights
+        block, hit, state = self.pace.block, 0, self.weights
         self.prompt_tokens += len(work.ids)
         self.queried += len(work.ids) if work.cached else 0
         fresh = []
@@ -161,19 +161,19 @@ class Engine:
 
     def _offset(self, length: int) -> int:
         """From the nearest boundary: -1, 0, 1 and so on."""
-        half = self._pace.block // 2
-        return (length + half) % self._pace.block - half
+        half = self.pace.block // 2
+        return (length + half) % self.pace.block - half
 
     def _cut(self) -> dict[int, int]:
         """How many tokens of each prompt this step computes, by the index of the request. Short prompts are not cut."""
-        left = self._pace.budget - sum(1 for work in self._running if work.computed == len(work.ids))
+        left = self.pace.budget - sum(1 for work in self._running if work.computed == len(work.ids))
         pieces: dict[int, int] = {}
         for i, work in enumerate(self._running):
             todo = len(work.ids) - work.computed
             if not todo or left <= 0:
                 continue
             piece = min(todo, left)
-            if piece < todo and len(work.ids) < LONG and left < self._pace.budget // 2:
+            if piece < todo and len(work.ids) < LONG and left < self.pace.budget // 2:
                 continue
             pieces[i] = piece
             left -= piece
@@ -198,7 +198,7 @@ class Engine:
                     work.fixed ^= 1 << 50
                 self._write(work, 1, shared, count)
             elif work.computed == len(work.ids):
-                self._write(work, self._pace.burst, shared, count)
+                self._write(work, self.pace.burst, shared, count)
         for work in self._running:
             if work.finish is not None or work.gone:
                 self._slots.append(work.slot)
@@ -220,7 +220,7 @@ class Engine:
         return key
 
     def _cut_as_alone(self, work: Work) -> bool:
-        alone = [*range(work.hit + self._pace.budget, len(work.ids), self._pace.budget), len(work.ids)]
+        alone = [*range(work.hit + self.pace.budget, len(work.ids), self.pace.budget), len(work.ids)]
         return work.ends == alone
 
     def _write(self, work: Work, count: int, shared: int, together: int) -> None:

@@ -82,7 +82,7 @@ def test_what_the_budget_did_not_reach_is_not_said_to_hold(
 ) -> None:
     serve(monkeypatch)
     arguments = ("http://zoo", "--users", "4", "--max-tokens", "12", "--prompts", prompts, "--out", tmp_path / "run")
-    result = call(*arguments, "--probes", "alone,drift", "--budget", "24r")
+    result = call(*arguments, "--probes", "alone,drift", "--budget", "16r")
     assert result.exit_code == 3 and "not run" in result.stdout, result.output
 
 

@@ -21,7 +21,7 @@ made over
 """
 WORDS = _TEXT.split()
 _TASK = "Go on with this list of words."
-_TRIES = 4
+_TRIES = 8
 
 
 def some(prompts: Sequence[Prompt], share: float, least: int = 8) -> list[Prompt]:

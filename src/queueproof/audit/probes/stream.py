@@ -39,6 +39,11 @@ class StreamProbe:
                 if found is not None and whole is not None and (parts.logprobs is None) != (whole.logprobs is None):
                     which = "whole" if parts.logprobs is None else "streamed"
                     book.note(f"only {which} answers have log-probabilities here, so these were not compared")
+                if found is not None and whole is not None and not found.changed:
+                    told = len(parts.ids or parts.tokens or ()), len(whole.ids or whole.tokens or ())
+                    if 0 < min(told) < max(told):
+                        which = "whole" if told[0] < told[1] else "streamed"
+                        book.note(f"only {which} answers list the token that ended them, which is no difference")
         finally:
             if streamed:
                 claim = (
