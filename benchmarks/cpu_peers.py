@@ -37,7 +37,7 @@ from rich.console import Console
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.peer_loads import PROMPT, Load, LoadError, Target, measure, parse_loads
-from benchmarks.peer_report import Report, plot, show, summarise
+from benchmarks.peer_report import Report, disturbed, plot, show, summarise
 from benchmarks.peer_servers import HOST, MODEL, SERVERS, Running, Server, Setup, started
 from queueproof.cli import machine as limits
 from queueproof.cli.bench import Work
@@ -162,7 +162,7 @@ async def run(
             for turn in range(options.rounds)
             for load in loads
             for n in range(len(up))
-            if load.users <= up[(turn + n) % len(up)].server.users
+            if up[(turn + n) % len(up)].server.takes(load)
         ]
         measure_limits(report, setup.threads)
         for done, (turn, load, one) in enumerate(todo, 1):
@@ -172,12 +172,16 @@ async def run(
                 where = f"[{done}/{len(todo)}] round {turn + 1}, {load.title}, {one.server.name}"
                 try:
                     await measure(WARM, target(one), f"again {done}")
+                    begun, others = time.perf_counter(), one.foreign_seconds()
                     found = await measure(load, target(one), f"round {turn}")
+                    others = one.foreign_seconds() - others
+                    found["foreign_cores"] = max(0.0, others / (time.perf_counter() - begun))
                 except LoadError as error:
                     leave_out(entry, one.server, f"failed at {load.title}: {error}")
                     one.freezes = True  # it may still be at what it did not answer
                 else:
-                    say(f"{where}: {found['tokens_per_s']:.1f} tokens/s")
+                    spoiled = f" ({found['foreign_cores']:.2f} cores were at other work)" if disturbed(found) else ""
+                    say(f"{where}: {found['tokens_per_s']:.1f} tokens/s{spoiled}")
                     report["measured"].append({"round": turn, "load": load.name, "server": one.server.name} | found)
                 one.rest()
             if done == len(todo) or todo[done][0] != turn:
@@ -198,7 +202,7 @@ async def warm_up(one: Running, loads: list[Load], entry: dict[str, Any]) -> Non
     await measure(Load("first", 1, PROMPT, 1), target(one), "first")
     entry["start_to_first_token_s"] = one.start_s + time.perf_counter() - begun
     for load in loads:
-        if load.users <= one.server.users and not load.arriving:
+        if one.server.takes(load) and not load.arriving:
             short = Load(load.name, load.users, min(load.prompt, 1024), min(load.answer, 8))
             await measure(short, target(one), "warm-up")
     await one.watch()

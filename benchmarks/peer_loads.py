@@ -27,7 +27,7 @@ name voice hand heart head face blood bone hair king teacher worker child friend
 """
 WORDS = _WORDS.split()
 PROMPT = 30  # tokens, of a user who then reads an answer
-ARRIVING, EVERY = 1024, 2.0  # of `mixed`: tokens of the prompts that arrive, and seconds between them
+ARRIVING, EVERY = 1024, 2.0  # of `mixed`: tokens of the prompts that arrive, and least seconds between them
 _LIMIT = 600.0  # seconds for a load
 
 
@@ -244,6 +244,8 @@ async def _run(load: Load, target: Target, key: str) -> dict[str, float]:
     while not ends.done():
         arrived.append(await target.open(prompt(load.arriving, key, "arriving", len(arrived)), 1))
         await asyncio.wait([ends], timeout=EVERY)
+        # A queue of prompts would grow without end at a server that is slower than they arrive.
+        await asyncio.wait([ends, arrived[-1].done], return_when=asyncio.FIRST_COMPLETED)
     await asyncio.gather(*(stream.done for stream in arrived))
     readers = [read_answer(s.begun, s.packets) for s in streams]
     others = [read_answer(s.begun, s.packets) for s in arrived]

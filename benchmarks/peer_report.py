@@ -16,6 +16,7 @@ from queueproof.cli.machine import MachineLimits
 
 Report = dict[str, Any]
 KINDS = "abcdef"
+DISTURBED = 0.1  # cores at other work: figures measured beside so much are not those of a server alone
 _HEIGHT, _GAP, _HEAD = 210, 24, 66  # of a panel; between panels; titles and keys above them
 _STYLE = """
 svg { --page: #fff; --ink: #17202b; --soft: #566270; --line: #dde2e8;
@@ -86,6 +87,9 @@ def show(report: Report, console: Console) -> None:
         for table in (speeds(report, weights, names), latencies(report, weights, names)):
             if table.row_count:
                 console.print(table)
+    if spoiled := sum(map(disturbed, report["measured"])):
+        text = f"{spoiled} of {len(report['measured'])} measurements had other work beside them (foreign_cores)"
+        console.print(text, markup=False, soft_wrap=True)
     for name, entry in report["servers"].items():
         if entry["note"]:
             console.print(f"{name}: {entry['note']}", markup=False, soft_wrap=True)
@@ -126,6 +130,11 @@ def latencies(report: Report, weights: str, names: list[str]) -> Table:
             cells = [latency(results[name]) if name in results else "-" for name in names]
             table.add_row(report["loads"][load]["title"], *cells)
     return table
+
+
+def disturbed(found: dict[str, Any]) -> bool:
+    """Whether other work took part of the machine meanwhile."""
+    return bool(found.get("foreign_cores", 0.0) > DISTURBED)
 
 
 def latency(found: dict[str, Any]) -> str:

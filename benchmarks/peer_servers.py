@@ -22,6 +22,7 @@ from typing import Any
 
 import psutil
 
+from benchmarks.peer_loads import Load
 from queueproof import __version__
 from queueproof.audit.price.launch import Launch, running
 
@@ -38,7 +39,8 @@ class Server:
 
     weights: what it keeps in memory; only servers of equal weights are compared. command: with {peers}, {hf}, {gguf},
     {port}, {threads}, {users}, {length} (tokens of prompt and answer) and {context} (of all users together). needs: files
-    below the folder of peers. body: what its requests have besides the common. users: the most that it is asked by.
+    below the folder of peers. body: what its requests have besides the common. users: the most that it is asked by. mixed: whether prompts arrive
+    at it while others read.
     """
 
     name: str
@@ -49,7 +51,11 @@ class Server:
     env: Mapping[str, str] = field(default_factory=dict)
     version: str = ""
     users: int = 64
+    mixed: bool = True
     ours: bool = False
+
+    def takes(self, load: Load) -> bool:
+        return load.users <= self.users and (self.mixed or not load.arriving)
 
     def bytes_per_weight(self, values: int, peers: Path) -> float:
         """Of a matrix weight in memory; of quantised ones as the file has them. values: weights of all matrices."""
@@ -81,7 +87,8 @@ _VLLM = (
     "--max-model-len {length} --max-num-seqs {users}"
 )
 _TRANSFORMERS = (
-    f"{{peers}}/base/bin/transformers serve {{hf}} --host {HOST} --port {{port}} --continuous-batching --dtype bfloat16"
+    f"{{peers}}/base/bin/transformers serve {{hf}} --host {HOST} --port {{port}} --continuous-batching --dtype bfloat16 "
+    "--cb-max-memory-percent 0.3"  # its default takes most of the memory, which the others need, too
 )
 _STREAMED = {"ignore_eos": True, "stream_options": {"include_usage": True}}
 _MODELS = "smollm2-hf/bf16/model.safetensors"
@@ -117,6 +124,7 @@ SERVERS = (
         # It counts tokens unasked, and rejects fields that it does not know; no id is the end of an answer then.
         body={"model": "{hf}", "generation_config": '{"eos_token_id": -1}'},
         version=_PACKAGE % ("base", "transformers"),
+        mixed=False,  # minutes, at a tenth of the others' prefill
     ),
     Server(
         "llama.cpp Q4_1",
@@ -217,6 +225,12 @@ class Running:
         await asyncio.sleep(_WATCHED)
         self.idle_cores = (_cpu_seconds(self.group) - before) / (time.perf_counter() - begun)
         self.freezes = self.idle_cores > IDLE
+
+    def foreign_seconds(self) -> float:
+        """Processor time that neither this server nor the client has used, since some moment: differences count."""
+        now = psutil.cpu_times()
+        busy = sum(getattr(now, kind, 0.0) for kind in ("user", "nice", "system", "irq", "softirq", "steal"))
+        return float(busy) - _cpu_seconds(self.group) - time.process_time()
 
     def rest(self) -> None:
         if self.freezes:

@@ -212,6 +212,10 @@ def test_commands_are_whole_and_a_report_names_no_place_of_this_machine(tmp_path
         assert "{" not in setup.shown(server) and str(tmp_path) not in setup.shown(server)
         assert (setup.missing(server) is None) == server.ours
     named = {server.name: server for server in SERVERS}
+    one, crowd, mixed = parse_loads("1,24,mixed", 64)
+    assert all(server.takes(one) for server in SERVERS)
+    assert not named["llama.cpp Q4_1"].takes(crowd) and named["llama.cpp Q4_1"].takes(mixed)
+    assert named["queueproof"].takes(mixed) and not named["transformers"].takes(mixed)
     assert f"-c {64 * 4160} -np 64" in setup.command(named["llama.cpp"], 1)
     assert f"-c {10 * 4160} -np 10" in setup.command(named["llama.cpp Q4_1"], 1)
     assert setup.body(named["transformers"])["model"] == str(peers / "smollm2-hf/bf16")
@@ -296,11 +300,13 @@ def test_the_table_and_the_plot() -> None:
         ]
     )
     report["servers"]["q"]["note"] = "not installed: [here]"
+    report["measured"][1]["foreign_cores"] = 0.4
     summarise(report)
     console = Console(width=150, record=True, file=io.StringIO())
     show(report, console)
     text = console.export_text()
     assert "80.0 (1.25x)" in text and "9.0 / 3.0 = 3.00" in text and "q: not installed: [here]" in text
+    assert "1 of 5 measurements had other work beside them" in text
     assert "Q4_1 weights" in text and "a <CPU>, 2 cores, avx2; 2 threads" in text
     root = ET.fromstring(plot(report))
     space = "{http://www.w3.org/2000/svg}"
@@ -384,6 +390,7 @@ def test_a_whole_run(fakes: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "failed at 1 user: status 500" in servers["dies"]["note"]
     assert "ended by itself, with status 1" in servers["ends"]["note"]
     assert "cut" in servers["cut"]["note"] and "bin/absent" in servers["absent"]["note"]
+    assert all(0 <= row["foreign_cores"] <= 64 for row in report["measured"])
     assert len(report["measured"]) == 2 * 2 * 3 and len(report["limits"]) == 3
     order = [row["server"] for row in report["measured"] if row["load"] == "2"]
     assert order == ["queueproof", "spins", "spins", "queueproof"]
