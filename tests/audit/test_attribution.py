@@ -112,6 +112,7 @@ LIKELY: list[tuple[str, list[ProbeResult], dict[str, object], Cause]] = [
     ), {}, Cause.BATCH),
     ("load, where neighbours hold", with_(result(names.LOAD, ("random arrivals", 12, 24))), {}, Cause.CHUNKING),
     ("few first crowds", with_(neighbours(two=1)), {}, Cause.WARM_UP),
+    ("few first crowds, and later ones", with_(neighbours(two=1), lengths(2, 2)), {}, Cause.BATCH),
     ("two builds seen", with_(neighbours(top=12, top_again=12)), {"fingerprints": ("a", "b")}, Cause.BATCH),
 ]  # fmt: skip
 

@@ -108,6 +108,7 @@ def test_ctrl_c_keeps_what_was_measured_and_a_second_run_goes_on(tmp_path: Path)
     watched = Watched()
     whole = audit(tmp_path, watched, resume=True)
     assert watched.said == ["neighbours,stream,drift: 8", "neighbours", "stream", "drift"]
+    assert whole.run.seconds == pytest.approx(record.run.seconds + sum(result.seconds for result in watched.results))
     kept, measured = (replace(r.probes[0], corrected=None) for r in (whole, record))  # corrected for more probes now
     assert kept == measured and not whole.run.interrupted
     assert all(result.verdict is Verdict.HOLDS for result in whole.probes)

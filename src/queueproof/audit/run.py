@@ -49,9 +49,12 @@ class Watcher(Protocol):
 
 @dataclass(slots=True)
 class _State:
+    """before: seconds that the run took until it was ended, where it goes on."""
+
     started: datetime
     began: float
     results: dict[str, ProbeResult]
+    before: float = 0.0
     interrupted: bool = False
 
 
@@ -183,6 +186,7 @@ class _Audit:
                 self._state.results[result.name] = result
         for ask, answer in self._journal.references(self._offered):
             self._lab.remember(ask, answer)
+        self._state.before = record.run.seconds
         left_out = set(record.run.left_out)
         kept = [prompt for prompt in self._offered if prompt.key not in left_out]
         return Selection(tuple(kept[: record.run.prompts]), tuple(p for p in self._offered if p.key in left_out))
@@ -192,7 +196,7 @@ class _Audit:
         return Run(
             tool=f"queueproof {__version__}",
             started=self._state.started.isoformat(timespec="seconds"),
-            seconds=self._loop.time() - self._state.began,
+            seconds=self._state.before + self._loop.time() - self._state.began,
             seed=settings.seed,
             prompts=count,
             prompts_digest=self._digest,

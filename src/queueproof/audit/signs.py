@@ -12,6 +12,7 @@ _LONG = (names.SHORT_BESIDE_LONG, names.LONG_BESIDE_SHORT)
 _NOT_AT_BOUNDARIES = (names.WHOLE, names.WHOLE_LONG, names.PARTIAL)
 _CHOICES = 3  # of one, or of two, out of three offsets
 _COLD = (names.COLD_AGAIN, names.WARM_AGAIN)
+_LATER_CROWDS = (names.ORDER, names.LOAD, names.LENGTHS)  # these run after `neighbours`
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +216,8 @@ def _first_crowds_sign(limit: Callable[[Findings], float]) -> Callable[[Findings
         found = _first_crowds(f)
         if found is None or p_value(*found) > limit(f):
             return None
+        if any(count.changed for count in map(f.count, _LATER_CROWDS)) and p_value(*found) > f.alpha:
+            return None
         return f"{f.say('in the first crowds', found[0])}; {f.say('in all later ones, as large', found[1])}"
 
     return test
@@ -222,7 +225,8 @@ def _first_crowds_sign(limit: Callable[[Findings], float]) -> Callable[[Findings
 
 def first_crowds_only() -> Sign:
     test = _first_crowds_sign(lambda f: WEAK)
-    return Sign("`neighbours` changed at first only: the same number of users later, and all that followed, held", test)
+    means = "`neighbours` changed at first only: the same number of users later, and all crowds that followed, held"
+    return Sign(means, test)
 
 
 def first_crowds_clearly() -> Sign:

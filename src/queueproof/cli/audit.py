@@ -146,6 +146,13 @@ def command(
     if record.run.interrupted:
         err().print(f"interrupted: what was measured until then is in {where}; --resume goes on", markup=False)
         return ExitCode.INTERRUPTED
+    cut = [result.name for result in record.probes if result.partial]
+    if cut:
+        err().print(
+            f"the budget, {record.run.budget}, was spent before {', '.join(cut)} ended: "
+            f"--out {where} --resume goes on with these, under a budget of its own",
+            markup=False,
+        )
     return _exit(record)
 
 

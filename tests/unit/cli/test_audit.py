@@ -84,6 +84,10 @@ def test_what_the_budget_did_not_reach_is_not_said_to_hold(
     arguments = ("http://zoo", "--users", "4", "--max-tokens", "12", "--prompts", prompts, "--out", tmp_path / "run")
     result = call(*arguments, "--probes", "alone,drift", "--budget", "16r")
     assert result.exit_code == 3 and "not run" in result.stdout, result.output
+    said = " ".join(result.stderr.split())
+    assert "was spent before alone, drift ended: --out" in said and "--resume goes on with these" in said
+    result = call(*arguments, "--probes", "alone,drift", "--resume")
+    assert result.exit_code == 0 and "was spent" not in result.stderr, result.output
 
 
 @pytest.mark.parametrize(("faults", "code"), [(CLEAN, 0), (BATCH, 1)])
