@@ -239,7 +239,7 @@ async def _run(load: Load, target: Target, key: str) -> dict[str, float]:
         return prefill_figures(answers[0], load.prompt) if load.prefill else decode_figures(answers)
     streams = await asyncio.gather(*(target.open(text, load.answer) for text in prompts))
     await asyncio.gather(*(stream.first.wait() for stream in streams))
-    ends = asyncio.gather(*(stream.done for stream in streams))
+    ends: asyncio.Future[Any] = asyncio.gather(*(stream.done for stream in streams))
     arrived: list[_Packets] = []
     while not ends.done():
         arrived.append(await target.open(prompt(load.arriving, key, "arriving", len(arrived)), 1))
