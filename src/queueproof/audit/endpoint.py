@@ -19,7 +19,11 @@ class Trouble(ServerError):
 
 
 class BudgetSpent(Exception):
-    """No request more may be sent."""
+    """No request more may be sent, or none may be waited for any longer (late)."""
+
+    def __init__(self, what: str, late: bool = False) -> None:
+        super().__init__(what)
+        self.late = late
 
 
 class Counters(NamedTuple):

@@ -28,7 +28,11 @@ _LATER = (Verdict.NOT_RUN, Verdict.FAILED)  # asked for again when a run goes on
 
 
 class Client(Endpoint, Protocol):
-    """An endpoint that can say who it is and what trouble there was in all."""
+    """An endpoint that can say who it is and what trouble there was in all. opened: when, by the loop's clock: its time
+    counts from then on."""
+
+    @property
+    def opened(self) -> float: ...
 
     def identity(self) -> EndpointIdentity: ...
 
@@ -167,7 +171,7 @@ class _Audit:
         others' part: a server slower than planned shall be asked a little less of everything."""
         if self._plan.budget.seconds is None:
             return None
-        left = max(0.0, self._plan.budget.seconds - (self._loop.time() - self._state.began))
+        left = max(0.0, self._plan.budget.seconds - (self._loop.time() - self._client.opened))
         mine, theirs = self._weight(probe), sum(self._weight(other) for other in later)
         part = left * mine / (mine + theirs)
         return part + min(0.6 * part, 0.1 * (left - part))

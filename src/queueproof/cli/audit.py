@@ -20,7 +20,7 @@ from queueproof.cli.exits import ExitCode, cancel_on_sigterm, err, guarded, out,
 from queueproof.cli.options import JsonOption
 from queueproof.cli.quantities import parse_budget, parse_share
 from queueproof.contract import codec
-from queueproof.contract.errors import UsageError
+from queueproof.contract.errors import InvalidParameter, ServerError, UsageError
 from queueproof.kernels.registry import machine
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def command(
     against_model: Annotated[
         str | None, typer.Option(help="Of the second endpoint, where it has several.", rich_help_panel=_ASKED)
     ] = None,
-    users: Annotated[int, typer.Option(help="The largest crowd.", min=2, rich_help_panel=_BOUNDS)] = 24,
+    users: Annotated[int, typer.Option(help="The largest crowd.", min=2, max=10_000, rich_help_panel=_BOUNDS)] = 24,
     max_tokens: Annotated[int, typer.Option(help="Of an answer.", min=2, rich_help_panel=_BOUNDS)] = 32,
     budget: Annotated[
         str, typer.Option(help="Time (5m), requests (2000r), tokens (1Mt), with commas; or none.", rich_help_panel=_BOUNDS)
@@ -122,7 +122,7 @@ def command(
         model=model or (held_to.model if held_to is not None else None),
         api_key=env.api_key(api_key_env),
         prompts=asked,
-        probes=None if probes is None else [name.strip() for name in probes.split(",") if name.strip()],
+        probes=None if probes is None else _names(probes, held_to is not None),
         against=against,
         against_model=against_model,
         settings=_settings(users, max_tokens, seed, level),
@@ -132,6 +132,7 @@ def command(
         contract=held_to,
     )
     where = folder or _new_folder(address)
+    _must_be_writable(where, junit, openslo)
     if not resume and (where / RECORD).exists():
         raise UsageError(f"{where} holds a run already: go on with it by --resume, or name another --out")
     with Screen(err()) as screen:
@@ -198,7 +199,12 @@ async def _audited(wish: _Wish, folder: Path, screen: Screen) -> tuple[AuditReco
                     HttpEndpoint.open(wish.against, model=wish.against_model, api_key=wish.api_key, budget=wish.budget)
                 )
                 probe = AgainstProbe(other, client.identity(), other.identity())
-        except BudgetSpent:
+        except BudgetSpent as spent:
+            if spent.late:
+                raise ServerError(
+                    f"{wish.url} had not answered the first questions when the budget, {wish.budget}, was over: see "
+                    "whether it answers at all, or give more"
+                ) from None
             raise UsageError(f"the budget, {wish.budget}, is spent before the first question; give more") from None
         wanted = wish.probes
         if wanted is not None and probe is not None and probe.name not in wanted:
@@ -210,11 +216,14 @@ async def _audited(wish: _Wish, folder: Path, screen: Screen) -> tuple[AuditReco
         record = await run_audit(
             client, wish.prompts, plan, journal, screen, against=other, resume=wish.resume, machine=_machine()
         )
-        price = None
+        price, unpriced = None, None
         if wish.contract is not None:
             if wish.contract.price is not None and not record.run.interrupted:
-                price = await _price(wish, wish.contract.price, screen)
-            record = replace(record, clauses=hold_to(wish.contract, record, price).clauses)
+                try:
+                    price = await _price(wish, wish.contract.price, screen)
+                except ServerError as error:  # what was audited is kept
+                    unpriced = str(error)
+            record = replace(record, clauses=hold_to(wish.contract, record, price, unpriced).clauses)
             journal.write(record)
     return record, price
 
@@ -290,6 +299,27 @@ def _settings(users: int, max_tokens: int, seed: int, confidence: float) -> Sett
     from queueproof.audit.plan import levels
 
     return Settings(max_tokens, users, levels(users), seed, confidence)
+
+
+def _names(text: str, contract: bool) -> list[str]:
+    """Raises InvalidParameter for none, unless a contract may have no need of any."""
+    found = [name.strip() for name in text.split(",") if name.strip()]
+    if not found and not contract:
+        raise InvalidParameter("probes", text, "it must be names of probes, with commas, such as alone,neighbours")
+    return found
+
+
+def _must_be_writable(folder: Path, *files: Path | None) -> None:
+    """Before anything is asked: what is found at its end only would cost the whole run. Raises UsageError."""
+    for path, above in [(folder, folder), *((file, file.parent) for file in files if file is not None)]:
+        if path is not folder and path.is_dir():
+            raise UsageError(f"{path} is a folder: name a file in it")
+        while not above.exists() and above != above.parent:
+            above = above.parent
+        if not above.is_dir():
+            raise UsageError(f"{path} cannot be written: {above} is no folder; name another place")
+        if not os.access(above, os.W_OK | os.X_OK):
+            raise UsageError(f"{path} cannot be written: nothing may be added to {above}; name another place")
 
 
 def _new_folder(url: str) -> Path:

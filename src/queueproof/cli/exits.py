@@ -20,6 +20,7 @@ from typing import Any, NoReturn
 import typer
 from rich.console import Console
 
+from queueproof.audit.report.words import visible
 from queueproof.cli.env import settings
 from queueproof.contract.errors import (
     CanaryError,
@@ -91,7 +92,7 @@ def guarded(command: Callable[..., ExitCode | None]) -> Callable[..., None]:
             sys.stdout.flush()
         except (typer.Exit, typer.Abort, typer.BadParameter):
             raise
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, asyncio.CancelledError):  # the latter: a request to end, see cancel_on_sigterm
             fail("interrupted", "interrupted", ExitCode.INTERRUPTED, as_json)
         except QueueproofError as error:
             fail(error.code, str(error), exit_code(error), as_json)
@@ -121,7 +122,7 @@ def cancel_on_sigterm() -> None:
 
 def fail(code: str, message: str, exit_with: ExitCode, as_json: bool) -> NoReturn:
     """One line on standard error, and with --json an object on standard output; then the exit."""
-    line = " ".join(message.split())
+    line = visible(" ".join(message.split()))  # it may quote a server or a file
     sys.stderr.write("interrupted\n" if code == "interrupted" else f"queueproof: {line}\n")
     if as_json:
         print_json({"error": {"code": code, "message": line}})

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from queueproof.audit.report.words import visible
 from queueproof.cli import env
 from queueproof.cli.exits import ExitCode, cancel_on_sigterm, err, guarded, out, print_json
 from queueproof.cli.options import JsonOption
@@ -141,7 +142,12 @@ def command(
     sides = _Sides(first, second, model, key, bodies, commands, variables, ready_timeout, grace)
     _must_differ(sides, baseline, candidate, candidate_launch)
     if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(
+                f"--out {folder} cannot hold the results ({error.strerror}): name another folder"
+            ) from None
     failed: ServerError | None = None
     with Screen(err()) as screen:
         try:
@@ -187,7 +193,7 @@ async def _standing(sides: _Sides, stack: AsyncExitStack) -> tuple[Site, Site]:
         try:
             client = await stack.enter_async_context(_client(sides, url, body))
         except ServerError as error:
-            raise ServerError(f"{url} cannot be measured: {error}") from error
+            raise ServerError(str(error)) from error
         sites.append(Standing(client, body))
     return sites[0], sites[1]
 
@@ -225,7 +231,7 @@ def _short(error: ServerError) -> ServerError:
     """The first line; what follows, the end of a log, is shown as it is."""
     line, _, log = str(error).partition("\n")
     if log:
-        err().print(log, markup=False, soft_wrap=True, style="dim")
+        err().print(visible(log), markup=False, soft_wrap=True, style="dim")
     return ServerError(line)
 
 
@@ -272,12 +278,15 @@ def _fields(option: str, entries: Sequence[str]) -> dict[str, Any]:
 
 def _users(text: str) -> tuple[int, ...]:
     """Raises InvalidParameter."""
+    from queueproof.audit.price.load import MOST_USERS
+
     try:
         found = tuple(int(part) for part in text.split(","))
     except ValueError:
         found = ()
-    if not found or min(found) < 1 or len(set(found)) != len(found):
-        raise InvalidParameter("users", text, "it must be different numbers from 1, with commas: 1,8,32")
+    if not found or min(found) < 1 or max(found) > MOST_USERS or len(set(found)) != len(found):
+        allowed = f"it must be different numbers from 1 to {MOST_USERS}, with commas: 1,8,32"
+        raise InvalidParameter("users", text, allowed)
     return tuple(sorted(found))
 
 

@@ -7,7 +7,7 @@ import re
 from queueproof.audit.budget import Budget
 from queueproof.contract.errors import InvalidParameter
 
-_PART = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h|r|kt|Mt|t)")
+_PART = re.compile(r"([0-9]{1,12}(?:\.[0-9]+)?)\s*(s|m|h|r|kt|Mt|t)")
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 _TOKENS = {"t": 1, "kt": 1_000, "Mt": 1_000_000}
 _ALLOWED = "it must be a time (300s, 5m, 1h), requests (2000r), tokens (500kt, 1Mt), several with commas, or none"
@@ -33,6 +33,8 @@ def parse_budget(text: str) -> Budget:
             tokens = int(number * _TOKENS[unit])
         else:
             raise InvalidParameter("budget", text, "it names one kind of limit twice")
+    if requests == 0 or tokens == 0:
+        raise InvalidParameter("budget", text, "it must be one request or token, at least")
     return Budget(seconds, requests, tokens)
 
 

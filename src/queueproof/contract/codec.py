@@ -41,7 +41,17 @@ def from_plain(kind: type[T], plain: object, where: str = "document") -> T:
 
 def to_text(value: Any) -> str:
     """A document as pretty JSON in field order, with a final newline."""
-    return json.dumps(to_plain(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    return encodable_json(to_plain(value), indent=2) + "\n"
+
+
+def encodable_json(plain: Any, indent: int | None = None) -> str:
+    """JSON that can be written as UTF-8 whatever its texts hold: with a lone surrogate in one, all is ASCII."""
+    text = json.dumps(plain, indent=indent, ensure_ascii=False, allow_nan=False)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return json.dumps(plain, indent=indent, allow_nan=False)
+    return text
 
 
 def from_text(kind: type[T], text: str, what: str, version: str) -> T:

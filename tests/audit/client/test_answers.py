@@ -202,3 +202,46 @@ def test_whole_that_is_no_answer(body: bytes) -> None:
     with pytest.raises(Failure) as caught:
         from_whole(body, "p", 0.0, 1.0)
     assert caught.value.kind == Kind.BAD_ANSWER
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"usage": [1]},
+        {"usage": "many"},
+        {"timings": 3},
+        {"model": {"a": 1}},
+        {"system_fingerprint": ["f"]},
+        {"sglext": {"cached_tokens_details": 4}},
+        {"prompt_logprobs": 7},
+    ],
+)
+def test_a_value_of_another_type_is_a_bad_answer(more: dict[str, Any]) -> None:
+    for ask in (lambda: streamed(delta("a"), {**END, **more}), lambda: whole({**WHOLE, **more})):
+        with pytest.raises(Failure, match="of another form") as raised:
+            ask()
+        assert raised.value.kind == Kind.BAD_ANSWER
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        delta("a", entry("a", -(10**400))),
+        delta("a", entry("a", -0.5, 10**400, -1)),
+        delta("a", {"token": 5, "logprob": -1.0}),
+        delta("a", entry("a", -0.5, id=float("inf"))),
+        delta("a", token_ids=[float("inf")]),
+    ],
+)
+def test_a_number_that_is_none_is_a_bad_answer(found: dict[str, Any]) -> None:
+    with pytest.raises(Failure, match="of another form"):
+        streamed(found, END)
+
+
+@pytest.mark.parametrize("count", [-1, 10**400, 2.5, True, "7", [1], {"a": 1}])
+def test_a_count_that_is_none_is_not_told(count: Any) -> None:
+    answer = streamed(delta("a"), {**END, "usage": {"prompt_tokens": count, "completion_tokens": count}})
+    assert answer.prompt_tokens is None and answer.completion_tokens is None
+
+
+WHOLE = {"model": "m", "choices": [{"index": 0, "message": {"content": "a"}, "finish_reason": "stop"}]}

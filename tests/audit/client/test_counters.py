@@ -57,7 +57,14 @@ def test_pages_of_others() -> None:
     assert from_metrics(b"python_gc_objects_collected_total 4\n") is None
     assert from_metrics(b"<html>not found</html>") is None
     assert from_metrics(b"tgi_queue_size many\n") is None
-    assert block_size(b'vllm:cache_config_info{block_size="None"} 1.0\n') is None
+    for size in ("None", "0", "9" * 30):
+        assert block_size(b'vllm:cache_config_info{block_size="%s"} 1.0\n' % size.encode()) is None
+
+
+def test_what_is_no_number_is_not_counted() -> None:
+    page = b"vllm:num_requests_running NaN\nvllm:num_requests_waiting +Inf\nvllm:num_preemptions_total 2\n"
+    assert from_metrics(page) == Counters(preemptions=2.0)
+    assert from_slots(b"[" * 100_000) is None
 
 
 def test_slots() -> None:

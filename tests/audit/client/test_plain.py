@@ -5,6 +5,7 @@ import asyncio
 import httpx
 import pytest
 
+from queueproof.audit.client import plain
 from queueproof.audit.client.plain import Received, request_of
 from queueproof.audit.client.trouble import Kind
 
@@ -92,3 +93,23 @@ def test_the_request() -> None:
     head, _, body = sent.partition(b"\r\n\r\n")
     assert head.split(b"\r\n")[:3] == [b"POST /v1/x?y=1 HTTP/1.1", b"Host: [::1]:8000", b"A: b"]
     assert b"Content-Length: 2" in head and body == b"{}"
+
+
+@pytest.mark.parametrize("status", [b"204 No Content", b"304 Not Modified"])
+def test_an_answer_without_a_body_ends_with_its_head(status: bytes) -> None:
+    found = received([b"HTTP/1.1 " + status + b"\r\n\r\n"])
+    assert found.error is None and found.pieces == []
+
+
+@pytest.mark.parametrize("head", [b"\r\n", b"Transfer-Encoding: chunked\r\n\r\n"])
+def test_a_body_without_an_end_does_not_fill_the_memory(head: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plain, "LARGEST", 1 << 20)
+    piece = b"10000\r\n" + b"x" * 65536 + b"\r\n" if head.startswith(b"T") else b"x" * 65536
+    found = received([b"HTTP/1.1 200 OK\r\n" + head, *[piece] * 40])
+    assert found.error is not None and found.error.kind == Kind.BAD_ANSWER and "more than 1 MiB" in str(found.error)
+    assert sum(len(data) for _, data in found.pieces) <= (1 << 20) + 65536
+
+
+def test_of_an_error_only_the_beginning_is_read() -> None:
+    found = received([b"HTTP/1.1 500 Oops\r\n\r\n", *[b"x" * 65536] * 9])
+    assert found.error is None and found.status == 500 and len(found.pieces) == 2

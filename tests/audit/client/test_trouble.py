@@ -3,7 +3,17 @@
 import httpx
 import pytest
 
-from queueproof.audit.client.trouble import Failure, Kind, Retries, from_status, from_transport, message_of, retry_after
+from queueproof.audit.client.trouble import (
+    Failure,
+    Kind,
+    Retries,
+    at_first,
+    from_error,
+    from_status,
+    from_transport,
+    message_of,
+    retry_after,
+)
 
 
 @pytest.mark.parametrize(
@@ -62,6 +72,9 @@ def test_messages(body: bytes, said: str) -> None:
         ({"Retry-After": "Wed, 02 Dec 2026 10:00:00 GMT", "Date": "Wed, 02 Dec 2026 10:00:07 GMT"}, 0.0),
         ({"Retry-After": "Wed, 21 Oct 2015 07:28:00 GMT"}, 0.0),
         ({"Retry-After": "soon"}, None),
+        ({"Retry-After": "nan"}, None),
+        ({"Retry-After": "inf"}, float("inf")),
+        ({"Retry-After": "Fri, 31 Dec 99999999999999999999 23:59:59 GMT"}, None),
     ],
 )
 def test_retry_after(headers: dict[str, str], seconds: float | None) -> None:
@@ -95,3 +108,13 @@ def test_a_server_is_waited_for_as_long_as_it_asks_within_reason() -> None:
 def test_errors_of_connections(error: httpx.HTTPError, kind: Kind, again: bool) -> None:
     failure = from_transport(error, True, "http://x")
     assert (failure.kind, failure.again) == (kind, again) and "http://x" in str(failure)
+
+
+def test_what_a_server_says_is_cut() -> None:
+    assert len(str(from_error({"message": "x" * 100_000}))) < 1100
+
+
+def test_an_endpoint_that_was_not_opened_is_named_with_what_to_do() -> None:
+    failure = at_first(from_status(401, httpx.Headers(), b"no"), "http://x")
+    assert str(failure).startswith("http://x: 401: no; give its key in QUEUEPROOF_API_KEY") and failure.status == 401
+    assert str(at_first(Failure(Kind.REFUSED, "http://x: no"), "http://x")) == "http://x: no; does a server listen there?"

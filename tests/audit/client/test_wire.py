@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
@@ -13,6 +14,8 @@ import pytest
 
 from queueproof.audit.ask import Answer
 from queueproof.audit.budget import Budget
+from queueproof.audit.client import plain as plain_module
+from queueproof.audit.client import wire
 from queueproof.audit.client.requests import Route
 from queueproof.audit.client.spending import Spending
 from queueproof.audit.client.trouble import Failure, Kind, Retries
@@ -310,7 +313,77 @@ def test_addresses(url: str, root: str) -> None:
     assert root_of(url) == root
 
 
-@pytest.mark.parametrize("url", ["", "ftp://h", "http://", "http://h?x=1", "http://h:port"])
+@pytest.mark.parametrize("url", ["", "ftp://h", "http://", "http://h?x=1", "http://h:port", "h:99999", "http://h:0"])
 def test_what_is_no_address(url: str) -> None:
     with pytest.raises(UsageError, match="no address of a server"):
         root_of(url)
+
+
+def test_an_address_with_a_password_is_refused_and_not_shown() -> None:
+    with pytest.raises(UsageError, match="a key goes into a variable") as raised:
+        root_of("http://user:secret@h")
+    assert "secret" not in str(raised.value)
+
+
+def test_an_answer_is_not_waited_for_when_the_time_is_over(through: str) -> None:
+    async def run() -> BudgetSpent:
+        async with Server(raw(OK, framed(event(token("a"))), hang=True)) as server:
+            wire = wire_to(server.url, through, Budget(seconds=0.05))
+            try:
+                with pytest.raises(BudgetSpent) as raised:
+                    await wire.generate(Route.CHAT, BODY, "p", 10)
+                return raised.value
+            finally:
+                await wire.close()
+
+    assert asyncio.run(run()).late
+
+
+def test_an_answer_without_an_end_is_left(through: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (wire, plain_module):
+        monkeypatch.setattr(module, "LARGEST", 1 << 16)
+    failure, _, server = ask(through, raw(OK, *[framed(event(token("x" * 10_000)))] * 50, hang=True))
+    assert isinstance(failure, Failure) and failure.kind == Kind.BAD_ANSWER and "an answer of more than" in str(failure)
+
+
+def test_comments_are_no_answer_however_many_come() -> None:
+    comments = [(0.0, b": wait\n\n")] * 80
+    assert not wire._answered(comments) and wire._answered([*comments, (1.0, b"data: {}\n\n")])
+
+
+@pytest.mark.parametrize("encoding", ["identity", "gzip"])
+def test_a_page_without_an_end_is_none(encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire, "_PAGE_BYTES", 1 << 20)
+    content = b" " * (8 << 20)
+    body = gzip.compress(content) if encoding == "gzip" else content
+    response = httpx.Response(200, headers={"content-encoding": encoding}, content=body)
+
+    async def run() -> tuple[object, Failure]:
+        transport = httpx.MockTransport(lambda request: response)
+        found = Wire("http://x", None, Spending(FREE), TIMES, Retries(count=0), transport)
+        with pytest.raises(Failure, match="a page of more than 1 MiB") as raised:
+            await found.fetch("http://x/v1/models")
+        return await found.page("/metrics"), raised.value
+
+    page, _ = asyncio.run(run())
+    assert page is None
+
+
+def test_a_page_is_asked_for_with_any_text() -> None:
+    async def run() -> bytes:
+        transport = httpx.MockTransport(lambda request: httpx.Response(200, content=request.content))
+        page = await Wire("http://x", None, Spending(FREE), TIMES, Retries(), transport).page("/x", "POST", {"a": "\ud800"})
+        assert page is not None
+        return page.content
+
+    assert json.loads(asyncio.run(run())) == {"a": "\ud800"}
+
+
+@pytest.mark.parametrize("key", ["a\r\nX: y", "a b", "\N{SNOWMAN}", "\udcff", ""])
+def test_a_key_that_no_header_can_hold_is_refused_and_not_shown(key: str) -> None:
+    async def run() -> None:
+        Wire("http://x", key, Spending(FREE), TIMES, Retries())
+
+    with pytest.raises(UsageError) as raised:
+        asyncio.run(run())
+    assert not key or key not in str(raised.value)

@@ -86,7 +86,13 @@ def test_every_axis_has_its_probes() -> None:
         (HEAD + "price: {baseline: http://plain, users: 8}", "has no ceiling; there are: max_tpot_ratio"),
         (HEAD + "class: &c batch\nmodel: *c", "aliases"),
         (HEAD + "1: 2", "line 3, column 1: '1' is no key"),
-        (HEAD + "class: !!python/name:os.system x", "line 3, column 8: could not determine a constructor"),
+        (HEAD + "class: !!python/name:os.system x", "line 3, column 8: tags"),
+        (HEAD + "also: !!timestamp x", "line 3, column 7: tags"),
+        (HEAD + "also: !!int abc", "line 3, column 7: tags"),
+        (HEAD + "also: !!bool x", "line 3, column 7: tags"),
+        (HEAD + "also: !!set {alone}", "line 3, column 7: tags"),
+        (HEAD + "also: [alone]\ndetect: " + "9" * 5000, "is no YAML: Exceeds the limit"),
+        (HEAD + PRICE.format("[1, 10001]", 1), r"price.users is \[1, 10001\]; .* from 1 to 10000"),
         (HEAD + "class: {", "line 3, column 9: expected"),
         (HEAD + "class: batch\n---\n" + HEAD, "line 4, column 1: but found another document"),
         ("[" * 1200 + "]" * 1200, "is no YAML"),
@@ -106,8 +112,13 @@ def test_files(tmp_path: Path) -> None:
     with pytest.raises(ContractError, match="c.yaml is not UTF-8: byte 0"):
         read_contract(path)
     path.write_bytes(b"#" * (1 << 17))
-    with pytest.raises(ContractError, match="c.yaml has 131072 bytes; a contract has at most 65536"):
+    with pytest.raises(ContractError, match="c.yaml is longer than 65536 bytes"):
         read_contract(path)
+    for other in (tmp_path, tmp_path / "none"):
+        with pytest.raises(ContractError, match="cannot be read .*: name a contract.yaml"):
+            read_contract(other)
+    with pytest.raises(ContractError, match="/dev/zero is longer than 65536 bytes"):
+        read_contract(Path("/dev/zero"))
 
 
 def test_the_published_schema_is_current() -> None:

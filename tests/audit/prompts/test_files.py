@@ -110,7 +110,7 @@ def test_the_first_ones_up_to_a_limit(path: Path, monkeypatch: pytest.MonkeyPatc
     lines(path, *({"prompt": str(i)} for i in range(5)), {"nothing": 1})
     assert [p.messages for p in read_prompts(path, limit=2)] == [user("0"), user("1")]
     monkeypatch.setattr(files, "MAX_BYTES", 10)
-    with pytest.raises(UsageError, match=r"prompts\.jsonl has 0 MiB; prompts are read from at most"):
+    with pytest.raises(UsageError, match=r"prompts\.jsonl has more than 0 MiB"):
         read_prompts(path)
 
 
@@ -164,5 +164,19 @@ def test_a_file_without_prompts(path: Path, content: bytes, says: str) -> None:
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        read_prompts(tmp_path / "none")
+    for path in (tmp_path / "none", tmp_path):
+        with pytest.raises(UsageError, match="cannot be read .*: name a file of prompts"):
+            read_prompts(path)
+
+
+def test_a_file_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "MAX_BYTES", 1 << 20)
+    with pytest.raises(UsageError, match="/dev/zero has more than 1 MiB"):
+        read_prompts(Path("/dev/zero"))
+
+
+@pytest.mark.parametrize("text", ['{"prompt": "a", "prompt": "b"}', '[{"id": 1, "id": 2, "prompt": "b"}]'])
+def test_a_key_that_is_there_twice(path: Path, text: str) -> None:
+    path.write_text(text)
+    with pytest.raises(UsageError, match="the key '(prompt|id)' is there twice"):
+        read_prompts(path)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +14,9 @@ from queueproof.audit.client.sse import Event
 from queueproof.audit.client.trouble import Failure, Kind, from_error
 
 _NONE = -9999.0  # how vLLM and Queueproof write minus infinity
+_MOST = 1 << 40  # tokens: a larger count is none
+# What reading a value of another type, or a number that is none, can raise.
+_OTHER_FORM = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError)
 
 
 @dataclass(slots=True)
@@ -71,7 +75,8 @@ def from_whole(body: bytes, prompt: str, started: float, ended: float, echo: boo
     if parts.finish_reason is None:
         raise Failure(Kind.BAD_ANSWER, f"no choice with a finish_reason: {_begin(body)}")
     if echo:
-        _split_echo(parts)
+        with _form(parts.usage):
+            _split_echo(parts)
     return _answer(parts, prompt, started, ended)
 
 
@@ -81,29 +86,48 @@ def _add(parts: _Parts, chunk: Any, inner: str) -> bool:
         raise Failure(Kind.BAD_ANSWER, f"an answer that is no object: {chunk!r:.200}")
     if chunk.get("error"):
         raise from_error(chunk["error"])
-    try:
+    with _form(chunk):
         _add_head(parts, chunk)
         return any(
             [_add_choice(parts, choice, inner) for choice in chunk.get("choices") or () if not choice.get("index")]
         )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise Failure(Kind.BAD_ANSWER, f"an answer of another form ({error!r}): {chunk!r:.300}") from None
+
+
+@contextmanager
+def _form(said: object) -> Iterator[None]:
+    """What goes wrong within is a Failure that shows what was said: it has another form than these APIs have."""
+    try:
+        yield
+    except _OTHER_FORM as error:
+        raise Failure(Kind.BAD_ANSWER, f"an answer of another form ({error!r:.100}): {said!r:.300}") from None
 
 
 def _add_head(parts: _Parts, chunk: dict[str, Any]) -> None:
-    parts.model = chunk.get("model") or parts.model
-    parts.fingerprint = chunk.get("system_fingerprint") or parts.fingerprint
-    if chunk.get("usage"):
-        parts.usage = chunk["usage"]
-    if chunk.get("timings"):
-        parts.timings = chunk["timings"]
+    parts.model = _text(chunk, "model") or parts.model
+    parts.fingerprint = _text(chunk, "system_fingerprint") or parts.fingerprint
+    parts.usage = _object(chunk, "usage") or parts.usage
+    parts.timings = _object(chunk, "timings") or parts.timings
     if "prompt_token_ids" in chunk:
         _add_prompt_ids(parts, chunk)
     if chunk.get("prompt_logprobs"):
         parts.prompt_logprobs = chunk["prompt_logprobs"]
-    details = (chunk.get("sglext") or {}).get("cached_tokens_details")
+    details = _object(chunk.get("sglext") or {}, "cached_tokens_details")
     if details:
         parts.cached = sum(v for v in details.values() if isinstance(v, int))
+
+
+def _text(holder: dict[str, Any], name: str) -> str | None:
+    value = holder.get(name)
+    if value is not None and not isinstance(value, str):
+        raise TypeError(f"{name} is {value!r:.60}, no text")
+    return value
+
+
+def _object(holder: dict[str, Any], name: str) -> dict[str, Any]:
+    value = holder.get(name)
+    if value is not None and not isinstance(value, dict):
+        raise TypeError(f"{name} is {value!r:.60}, no object")
+    return value or {}
 
 
 def _add_prompt_ids(parts: _Parts, holder: dict[str, Any]) -> None:
@@ -139,7 +163,7 @@ def _add_choice(parts: _Parts, choice: dict[str, Any], inner: str) -> bool:
 def _add_logprobs(parts: _Parts, logprobs: dict[str, Any]) -> None:
     if logprobs.get("content") is not None:  # chat, and llama.cpp's completions
         for entry in logprobs["content"]:
-            parts.tokens.append(entry["token"])
+            parts.tokens.append(_text(entry, "token") or "")
             parts.logprobs.append(_finite(entry["logprob"]))
             parts.margins.append(_margin([top["logprob"] for top in entry.get("top_logprobs") or ()]))
             if "id" in entry:
@@ -166,8 +190,8 @@ def _margin(tops: list[Any]) -> float | None:
 
 def _split_echo(parts: _Parts) -> None:
     """Moves what belongs to the prompt out of the answer. The last completion_tokens are the answer's."""
-    count = parts.usage.get("completion_tokens")
-    if not isinstance(count, int) or len(parts.tokens) <= count:
+    count = _count(parts.usage.get("completion_tokens"))
+    if count is None or len(parts.tokens) <= count:
         return
     at = len(parts.tokens) - count
     parts.prompt_logprobs = list(parts.logprobs[:at])
@@ -194,6 +218,11 @@ def _of_prompt(entries: list[Any], ids: tuple[int, ...] | None) -> tuple[float |
 
 
 def _answer(parts: _Parts, prompt: str, started: float, ended: float) -> Answer:
+    with _form(parts.usage):
+        return _read(parts, prompt, started, ended)
+
+
+def _read(parts: _Parts, prompt: str, started: float, ended: float) -> Answer:
     text = "".join(parts.text)
     # Where some are missing, the others cannot be laid beside those of another answer.
     missing = parts.gaps if parts.ids else len("".join(parts.tokens)) < len(text)
@@ -201,10 +230,8 @@ def _answer(parts: _Parts, prompt: str, started: float, ended: float) -> Answer:
     ids = parts.ids or (parts.named_ids if logprobs and len(parts.named_ids) == len(parts.tokens) else [])
     prompt_logprobs = None
     if parts.prompt_logprobs is not None:
-        try:
+        with _form(parts.prompt_logprobs):
             prompt_logprobs = _of_prompt(parts.prompt_logprobs, parts.prompt_ids)
-        except (KeyError, TypeError) as error:
-            raise Failure(Kind.BAD_ANSWER, f"prompt_logprobs of another form ({error!r})") from None
     count = _count(parts.usage.get("completion_tokens"), parts.timings.get("predicted_n"))
     if count is None and (ids or parts.tokens):
         count = len(ids) or len(parts.tokens)
@@ -240,7 +267,7 @@ def _cached(parts: _Parts) -> int | None:
 
 def _count(*values: Any) -> int | None:
     """The first that is a count."""
-    return next((value for value in values if isinstance(value, int) and not isinstance(value, bool)), None)
+    return next((value for value in values if type(value) is int and 0 <= value <= _MOST), None)
 
 
 def _begin(data: bytes) -> str:

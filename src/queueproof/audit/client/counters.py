@@ -7,6 +7,7 @@ server takes to write it. A name may come several times, for engines or ranks; t
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping
 
@@ -57,11 +58,12 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     ),
 }
 _WANTED = sorted({name for names in NAMES.values() for name in names})
+_LARGEST_BLOCK = 1 << 20  # tokens
 _LINE = re.compile(
     b"^(" + b"|".join(re.escape(name.encode()) for name in _WANTED) + rb")(?:\{[^\n]*\})?[ \t]+([^ \t\n]+)",
     re.MULTILINE,
 )
-_BLOCK = re.compile(rb'^vllm:cache_config_info\{[^\n]*\bblock_size="(\d+)"', re.MULTILINE)
+_BLOCK = re.compile(rb'^vllm:cache_config_info\{[^\n]*\bblock_size="(\d{1,9})"', re.MULTILINE)
 
 
 def from_metrics(page: bytes) -> Counters | None:
@@ -71,6 +73,8 @@ def from_metrics(page: bytes) -> Counters | None:
         try:
             value = float(found[2])
         except ValueError:
+            continue
+        if not math.isfinite(value):  # of a gauge that has no number yet
             continue
         name = found[1].decode()
         sums[name] = sums.get(name, 0.0) + value
@@ -88,11 +92,16 @@ def from_slots(page: bytes) -> Counters | None:
     try:
         slots = json.loads(page)
         return Counters(running=float(sum(bool(slot["is_processing"]) for slot in slots)))
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         return None
 
 
 def block_size(page: bytes) -> int | None:
     """Tokens of a KV block, of vLLM's metrics page."""
     found = _BLOCK.search(page)
-    return int(found[1]) if found else None
+    return a_block(int(found[1])) if found else None
+
+
+def a_block(size: object) -> int | None:
+    """What a server says of its block size, if it is one."""
+    return size if type(size) is int and 1 <= size <= _LARGEST_BLOCK else None

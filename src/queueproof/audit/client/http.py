@@ -18,7 +18,7 @@ from queueproof.audit.client.counting import Counting
 from queueproof.audit.client.discover import Explorer, Found, forget, read_counters
 from queueproof.audit.client.requests import body_of, route_of
 from queueproof.audit.client.spending import Spending
-from queueproof.audit.client.trouble import Failure, Kind, Retries
+from queueproof.audit.client.trouble import Failure, Kind, Retries, at_first
 from queueproof.audit.client.vendor import Software, chosen, identify, listed_models
 from queueproof.audit.client.wire import Timeouts, Wire, root_of
 from queueproof.audit.endpoint import Counters
@@ -62,15 +62,18 @@ class HttpEndpoint:
         """
         wire = Wire(root_of(url), api_key, Spending(budget), timeouts, retries, transport)
         try:
-            entries = await listed_models(wire)
-            model = chosen(model, entries, url)
-            software = await identify(wire, entries)
-            listed = frozenset(entry["id"] for entry in entries or ())
-            found = await _explored(Explorer(wire, model, software, extra_body or {}), url, model, listed)
-            endpoint = cls(wire, model, software, found, extra_body or {}, listed)
-            endpoint._must_be_asked_model()
-            if await endpoint._counting.by_route(Prompt("", "", text="one")) is not None:
-                found.how[Ability.TOKENIZE] = "/tokenize counted"
+            try:
+                entries = await listed_models(wire)
+                model = chosen(model, entries, url)
+                software = await identify(wire, entries)
+                listed = frozenset(entry["id"] for entry in entries or ())
+                found = await _explored(Explorer(wire, model, software, extra_body or {}), url, model, listed)
+                endpoint = cls(wire, model, software, found, extra_body or {}, listed)
+                endpoint._must_be_asked_model()
+                if await endpoint._counting.by_route(Prompt("", "", text="one")) is not None:
+                    found.how[Ability.TOKENIZE] = "/tokenize counted"
+            except Failure as failure:
+                raise at_first(failure, wire.root) from None
             yield endpoint
         finally:
             await wire.close()
@@ -112,6 +115,11 @@ class HttpEndpoint:
     def problems(self) -> tuple[Problem, ...]:
         """All trouble so far. A kind that ends in `(retried)` is of tries after which another was made."""
         return self._wire.problems()
+
+    @property
+    def opened(self) -> float:
+        """When its time began, by the loop's clock."""
+        return self._wire.spending.began
 
     @property
     def requests(self) -> int:

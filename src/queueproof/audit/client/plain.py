@@ -21,6 +21,8 @@ import httpx
 from queueproof.audit.client.trouble import Failure, Kind
 
 _HEAD_BYTES = 65536
+LARGEST = 64 << 20  # bytes of an answer: more is no answer, and would fill the memory
+ERROR_BYTES = 65536  # of an error's body: as much as can matter
 _CUT = "the connection ended {} ({})"
 
 
@@ -41,6 +43,7 @@ class Received(asyncio.Protocol):
     error: Failure | None = None
     _rest: bytes = b""  # not understood yet
     _chunked: bool = False
+    _size: int = 0  # bytes of the body so far
     _left: int | None = None  # bytes to come: of the body, or of a chunk and its line end; None: until the end
     _transport: asyncio.Transport | None = None
 
@@ -64,8 +67,13 @@ class Received(asyncio.Protocol):
             return
         if body:
             self.pieces.append((now, body))
-            if self.over(body):
+            self._size += len(body)
+            if self.over(body) or (self.status != 200 and self._size > ERROR_BYTES):
                 self._end()
+            elif self._size > LARGEST:
+                self._end(Failure(Kind.BAD_ANSWER, f"an answer of more than {LARGEST >> 20} MiB"))
+        if self.finished.done():
+            self.close()  # nothing more is read, not even to be dropped
 
     def connection_lost(self, error: Exception | None) -> None:
         if self.status and not self._chunked and self._left is None and error is None:
@@ -104,7 +112,9 @@ class Received(asyncio.Protocol):
             pairs = [line.split(b":", 1) for line in lines]
             self.headers = httpx.Headers([(name.strip(), value.strip()) for name, value in pairs])
         self._chunked = "chunked" in self.headers.get("transfer-encoding", "").lower()
-        if self._chunked:
+        if self.status in (204, 304):  # have no body, and no length of it
+            self._end()
+        elif self._chunked:
             self._left = 0
         elif "content-length" in self.headers:
             self._left = int(self.headers["content-length"])

@@ -7,6 +7,8 @@ import asyncio
 from queueproof.audit.budget import Budget
 from queueproof.audit.endpoint import BudgetSpent
 
+_GRACE, _GRACE_SHARE = 10.0, 0.1  # seconds, and of the budget: an answer under way at its end may be whole soon
+
 
 class Spending:
     """Of one endpoint, from now on. Each try counts as a request; pages such as /metrics do not."""
@@ -14,7 +16,7 @@ class Spending:
     def __init__(self, budget: Budget) -> None:
         self._budget = budget
         self._clock = asyncio.get_running_loop().time
-        self._began = self._clock()
+        self.began = self._clock()
         self.requests = self.tokens = 0
         self._held = 0  # tokens that requests under way may need
 
@@ -35,9 +37,15 @@ class Spending:
         self._held -= reserved
         self.tokens += used
 
+    @property
+    def ends(self) -> float | None:
+        """Until when an answer is waited for that was asked for in time, by the loop's clock. None: without end."""
+        seconds = self._budget.seconds
+        return None if seconds is None else self.began + seconds + min(_GRACE, _GRACE_SHARE * seconds)
+
     def lasts(self, seconds: float) -> bool:
         """Whether there is a request left, and time beyond that many seconds."""
         budget = self._budget
         if budget.requests is not None and self.requests >= budget.requests:
             return False
-        return budget.seconds is None or self._clock() - self._began + seconds < budget.seconds
+        return budget.seconds is None or self._clock() - self.began + seconds < budget.seconds

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -12,8 +13,10 @@ from typing import Any
 import httpx
 
 from queueproof.audit.endpoint import Trouble
+from queueproof.audit.report.words import visible
 
 _MESSAGE = 500  # characters of a server's message that are kept
+_LONGEST = 1000  # of the whole that is said of a failure
 
 
 class Kind(StrEnum):
@@ -46,7 +49,7 @@ class Failure(Trouble):
     def __init__(
         self, kind: Kind, message: str, again: bool = False, after: float | None = None, status: int | None = None
     ) -> None:
-        super().__init__(kind.value, message)
+        super().__init__(kind.value, message if len(message) <= _LONGEST else f"{message[:_LONGEST]}…")
         self.again, self.after, self.status = again, after, status
 
 
@@ -92,7 +95,28 @@ def from_status(status: int, headers: httpx.Headers, body: bytes) -> Failure:
         return Failure(Kind.SERVER_ERROR, message, status=status)
     if 400 <= status < 500:
         return Failure(Kind.REJECTED, message, status=status)
+    if 300 <= status < 400 and "location" in headers:
+        elsewhere = visible(headers["location"])
+        return Failure(Kind.BAD_ANSWER, f"{message}; it sends to another address, {elsewhere}: give that one", status=status)
     return Failure(Kind.BAD_ANSWER, f"an answer was expected, not the status {message}", status=status)
+
+
+# What someone can do about it who asks an endpoint for the first time.
+_ADVICE = {
+    Kind.REFUSED: "does a server listen there?",
+    Kind.UNAUTHORIZED: "give its key in QUEUEPROOF_API_KEY, or in the variable that --api-key-env names",
+    Kind.RATE_LIMITED: "wait, or ask with another key",
+    Kind.SERVER_ERROR: "look at the server's log",
+    Kind.BAD_ANSWER: "is it the address of an OpenAI-compatible API?",
+}
+
+
+def at_first(failure: Failure, url: str) -> Failure:
+    """A failure that left an endpoint unopened, with its address and what can be done."""
+    said = str(failure) if url in str(failure) else f"{url}: {failure}"
+    advice = _ADVICE.get(Kind(failure.kind))
+    said += f"; {advice}" if advice else ""
+    return Failure(Kind(failure.kind), said, failure.again, failure.after, failure.status)
 
 
 def from_error(error: Any) -> Failure:
@@ -126,9 +150,11 @@ def retry_after(headers: httpx.Headers) -> float | None:
     """Seconds from a `Retry-After` (seconds or a date) or `retry-after-ms`. None where there is none that can be read."""
     for name, unit in (("retry-after-ms", 1e-3), ("retry-after", 1.0)):
         try:
-            return max(0.0, float(headers[name]) * unit)
+            seconds = float(headers[name]) * unit
         except (KeyError, ValueError):
             continue
+        if not math.isnan(seconds):
+            return max(0.0, seconds)
     until = _date(headers, "retry-after")
     if until is None:
         return None
@@ -139,7 +165,7 @@ def retry_after(headers: httpx.Headers) -> float | None:
 def _date(headers: httpx.Headers, name: str) -> datetime | None:
     try:
         date = parsedate_to_datetime(headers[name])
-    except (KeyError, ValueError):
+    except (KeyError, ValueError, OverflowError):
         return None
     return date.replace(tzinfo=date.tzinfo or UTC)
 

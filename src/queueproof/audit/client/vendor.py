@@ -41,7 +41,7 @@ async def listed_models(wire: Wire) -> list[dict[str, Any]] | None:
         plain = await wire.fetch(f"{wire.root}/models")
         if plain.status_code == 200 and _entries(plain) is not None:
             wire.api, response = wire.root, plain
-    if response.status_code in (401, 403):
+    if response.status_code in (401, 403) or response.is_redirect:
         raise from_status(response.status_code, response.headers, response.content)
     return _entries(response) if response.status_code == 200 else None
 
@@ -57,11 +57,13 @@ def chosen(model: str | None, entries: list[dict[str, Any]] | None, url: str) ->
     """The model to ask: the one given, else the only one there is. Raises UsageError that lists them."""
     if model is not None:
         return model
-    names = [str(entry["id"]) for entry in entries or ()]
+    names = list(dict.fromkeys(str(entry["id"]) for entry in entries or ()))
     if len(names) == 1:
         return names[0]
     if not names:
-        raise UsageError(f"{url} lists no models at /v1/models: name one with --model")
+        raise UsageError(
+            f"{url} lists no models at /v1/models: if it is the address of an OpenAI-compatible API, name one with --model"
+        )
     some = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
     raise UsageError(f"{url} has several models: choose one with --model: {some}")
 
@@ -85,8 +87,7 @@ async def identify(wire: Wire, entries: list[dict[str, Any]] | None) -> Software
         if not info:  # its name from 0.5.8 on
             newer = await wire.page(_SERVER_INFO_NEW)
             info = _object(newer) if newer is not None else {}
-        size = info.get("page_size")
-        return Software(SGLANG, _text(info.get("version")), size if isinstance(size, int) else None)
+        return Software(SGLANG, _text(info.get("version")), counters.a_block(info.get("page_size")))
     props = plain.get(_PROPS, {})
     if "llama.cpp" in servers or "llamacpp" in owners or "default_generation_settings" in props:
         return Software(LLAMA_CPP, _text(props.get("build_info")))

@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import re
 from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,11 +16,12 @@ import httpx
 
 from queueproof.audit.ask import Answer
 from queueproof.audit.client import answers
-from queueproof.audit.client.plain import connect, request_of
+from queueproof.audit.client.plain import ERROR_BYTES, LARGEST, connect, request_of
 from queueproof.audit.client.requests import Route
 from queueproof.audit.client.spending import Spending
 from queueproof.audit.client.sse import DONE, events
 from queueproof.audit.client.trouble import Failure, Kind, Retries, from_status, from_transport
+from queueproof.audit.endpoint import BudgetSpent
 from queueproof.audit.records import Problem
 from queueproof.contract.errors import UsageError
 from queueproof.version import __version__
@@ -25,8 +29,9 @@ from queueproof.version import __version__
 _CONNECTIONS = 1024
 _KEEP_SECONDS = 2.0  # servers close an idle connection after 5 s; a request that meets this moment would be lost
 _AFTER_DONE = 1.0  # seconds for a server to end the body after [DONE]
-_ERROR_BYTES = 65536
+_PAGE_BYTES = 16 << 20  # of a page beside the answers
 _PAGE_SECONDS = 5.0
+_OF_TRANSFER = frozenset({"content-encoding", "content-length", "transfer-encoding"})  # true of it as it was sent
 Pieces = list[tuple[float, bytes]]  # of a body: when each came
 RETRIED = " (retried)"  # ends the kind of a problem that another try got over, or tried to
 
@@ -51,9 +56,19 @@ def root_of(url: str) -> str:
         parsed = httpx.URL(root)
     except httpx.InvalidURL as error:
         raise UsageError(f"{url} is no address of a server, such as http://localhost:8000: {error}") from None
+    if parsed.userinfo:  # the address is in every report
+        raise UsageError("an address with a user's name or a password in it is not taken: a key goes into a variable")
     if parsed.scheme not in ("http", "https") or not parsed.host or parsed.query or parsed.fragment:
         raise UsageError(f"{url} is no address of a server, such as http://localhost:8000")
+    if parsed.port is not None and not 1 <= parsed.port <= 65535:
+        raise UsageError(f"{url} is no address of a server: a port is a number from 1 to 65535")
     return root
+
+
+def must_fit_a_header(api_key: str) -> None:
+    """Raises UsageError for a key that cannot be sent. It does not show it."""
+    if not re.fullmatch(r"[\x21-\x7e]+", api_key):
+        raise UsageError("the API key has a space, a line end or another character in it that no HTTP header can hold")
 
 
 class Wire:
@@ -74,6 +89,7 @@ class Wire:
     ) -> None:
         headers = {"User-Agent": f"queueproof/{__version__}", "Accept-Encoding": "identity"}
         if api_key is not None:
+            must_fit_a_header(api_key)
             headers["Authorization"] = f"Bearer {api_key}"
         self.root, self.spending = root, spending
         self.api = f"{root}/v1"  # some hosts have another; see `vendor`
@@ -116,7 +132,8 @@ class Wire:
             self.spending.reserve(tokens)
             used = 0
             try:
-                answer = await self._once(route, body, content, prompt)
+                async with self._in_time():
+                    answer = await self._once(route, body, content, prompt)
                 used = (answer.prompt_tokens or 0) + (answer.completion_tokens or 0)
                 return answer
             except Failure as failure:
@@ -132,6 +149,17 @@ class Wire:
             finally:
                 self.spending.settle(tokens, used)
             await asyncio.sleep(wait)
+
+    @asynccontextmanager
+    async def _in_time(self) -> AsyncIterator[None]:
+        """What is still waited for when the time is over is left. Raises BudgetSpent."""
+        try:
+            async with asyncio.timeout_at(self.spending.ends) as limit:
+                yield
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise BudgetSpent("a request was still without its answer when the time was over", late=True) from None
 
     async def _once(self, route: Route, body: dict[str, Any], content: bytes, prompt: str) -> Answer:
         """One try. Its bytes are kept with their times and read when they are all there."""
@@ -177,6 +205,7 @@ class Wire:
         latest = started + limits.whole
         pieces: Pieces = []
         began = answered = done = streamed = False
+        size = 0
         try:
             async with asyncio.timeout_at(min(started + limits.first, latest)) as limit:
                 headers = {"Content-Type": "application/json"}
@@ -187,6 +216,9 @@ class Wire:
                     async for data in response.aiter_bytes():
                         now = self._clock()
                         pieces.append((now, data))
+                        size += len(data)
+                        if size > LARGEST:
+                            raise Failure(Kind.BAD_ANSWER, f"an answer of more than {LARGEST >> 20} MiB")
                         answered = answered or b"data:" in data  # comments do not count as an answer
                         done = _over(data)
                         if answered:
@@ -206,8 +238,8 @@ class Wire:
         tried = 0
         while True:
             try:
-                async with asyncio.timeout(self._timeouts.connect + _PAGE_SECONDS):
-                    response = await self._client.get(url)
+                async with self._in_time(), asyncio.timeout(self._timeouts.connect + _PAGE_SECONDS):
+                    response = await self._get(url)
                 if response.status_code != 429 and response.status_code < 500:
                     return response
                 failure = from_status(response.status_code, response.headers, response.content)
@@ -231,10 +263,24 @@ class Wire:
         """A page beside the answers, such as /metrics. None where it could not be had, for whatever reason."""
         try:
             async with asyncio.timeout(seconds):
-                url = path if "://" in path else self.root + path
-                return await self._client.request(method, url, json=body)
-        except (TimeoutError, httpx.HTTPError, httpx.InvalidURL, httpx.StreamError):
+                return await self._get(path if "://" in path else self.root + path, method, body)
+        except (TimeoutError, httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, Failure):
             return None
+
+    async def _get(self, url: str, method: str = "GET", body: dict[str, Any] | None = None) -> httpx.Response:
+        """A page of bearable size. Raises Failure, and what httpx does."""
+        content = None if body is None else json.dumps(body).encode()  # httpx's own cannot write a lone surrogate
+        headers = {} if body is None else {"Content-Type": "application/json"}
+        found: list[bytes] = []
+        left = _PAGE_BYTES
+        async with self._client.stream(method, url, content=content, headers=headers) as response:
+            async for data in response.aiter_bytes():
+                found.append(data)
+                left -= len(data)
+                if left < 0:
+                    raise Failure(Kind.BAD_ANSWER, f"{url}: a page of more than {_PAGE_BYTES >> 20} MiB")
+        kept = [(name, value) for name, value in response.headers.multi_items() if name not in _OF_TRANSFER]
+        return httpx.Response(response.status_code, headers=kept, content=b"".join(found), request=response.request)
 
 
 def _over(data: bytes) -> bool:
@@ -244,7 +290,7 @@ def _over(data: bytes) -> bool:
 
 def _answered(pieces: Pieces) -> bool:
     """Whether more came than comments, which servers send while a request waits."""
-    return any(b"data:" in data for _, data in pieces[:64])
+    return any(b"data:" in data for _, data in pieces)
 
 
 def _says_stream(headers: httpx.Headers) -> bool:
@@ -256,7 +302,7 @@ async def _beginning(response: httpx.Response) -> bytes:
     found = b""
     async for data in response.aiter_bytes():
         found += data
-        if len(found) > _ERROR_BYTES:
+        if len(found) > ERROR_BYTES:
             break
     return found
 

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 import yaml
 
 from queueproof.audit import names
+from queueproof.audit.price.load import MOST_USERS
 from queueproof.contract import codec
 from queueproof.contract.axes import Axis
 from queueproof.contract.classes import DeterminismClass
@@ -96,10 +97,14 @@ class AuditContract:
 
 
 def read_contract(path: Path) -> AuditContract:
-    """Raises ContractError, naming the file and the place; OSError for a file that cannot be read."""
-    content = path.read_bytes()
+    """Raises ContractError, naming the file and the place."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(_MAX_BYTES + 1)
+    except OSError as error:
+        raise ContractError(f"{path} cannot be read ({error.strerror}): name a contract.yaml") from None
     if len(content) > _MAX_BYTES:
-        raise ContractError(f"{path} has {len(content)} bytes; a contract has at most {_MAX_BYTES}")
+        raise ContractError(f"{path} is longer than {_MAX_BYTES} bytes, the most that a contract has")
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -136,7 +141,7 @@ def json_schema() -> dict[str, Any]:
     number = {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1}
     fields["detect"] = {"oneOf": [{"type": "string", "pattern": _SHARE}, number], "default": f"{DETECT:.0%}"}
     fields["compare"] = {**fields["compare"], "default": Compare.LOGPROBS.value}
-    count = {"type": "integer", "minimum": 1}
+    count = {"type": "integer", "minimum": 1, "maximum": MOST_USERS}
     price["users"] = {"oneOf": [count, {"type": "array", "items": count, "minItems": 1}]}
     for name in ("max_tpot_ratio", "max_ttft_ratio", "min_throughput_ratio"):
         price[name]["exclusiveMinimum"] = 0
@@ -179,14 +184,20 @@ _resolve("float", r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?", "-012
 
 def _load(text: str, where: str) -> Any:
     try:
-        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, _Loader)):
-            raise ContractError(f"{where}: aliases (*name) are not supported: write the value again")
+        for event in yaml.parse(text, _Loader):
+            if isinstance(event, yaml.AliasEvent):
+                raise ContractError(f"{where}: aliases (*name) are not supported: write the value again")
+            if isinstance(event, yaml.ScalarEvent | yaml.CollectionStartEvent) and event.tag is not None:
+                place = f"{where}, line {event.start_mark.line + 1}, column {event.start_mark.column + 1}"
+                raise ContractError(f"{place}: tags ({event.tag}) are not supported: write the value as JSON has it")
         return yaml.load(text, _Loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         place = f", line {mark.line + 1}, column {mark.column + 1}" if mark is not None else ""
         raise ContractError(f"{where}{place}: {error.problem}") from None
-    except (yaml.YAMLError, RecursionError) as error:
+    except ContractError:
+        raise
+    except (yaml.YAMLError, RecursionError, ValueError) as error:  # ValueError: a number of thousands of digits
         raise ContractError(f"{where} is no YAML: {error}") from None
 
 
@@ -223,9 +234,9 @@ def _check(read: AuditContract, where: str) -> None:
 
 def _check_price(price: PriceCeiling, where: str) -> None:
     _address(price.baseline, f"{where}.baseline")
-    if not price.users or min(price.users) < 1:
+    if not price.users or min(price.users) < 1 or max(price.users) > MOST_USERS:
         raise ContractError(
-            f"{where}.users is {list(price.users)}; it must be numbers of users from 1, such as [1, 8, 32]"
+            f"{where}.users is {list(price.users)}; it must be numbers of users from 1 to {MOST_USERS}, such as [1, 8, 32]"
         )
     ceilings = {
         "max_tpot_ratio": price.max_tpot_ratio,

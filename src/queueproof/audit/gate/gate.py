@@ -51,14 +51,19 @@ class Held:
         return _EXIT[self.verdict]
 
 
-def hold_to(contract: AuditContract, record: AuditRecord, price: PriceResult | None = None) -> Held:
-    """Every promise of the contract as a clause. price: of the endpoint (candidate) against the contract's baseline."""
+def hold_to(
+    contract: AuditContract, record: AuditRecord, price: PriceResult | None = None, unpriced: str | None = None
+) -> Held:
+    """Every promise of the contract as a clause. price: of the endpoint (candidate) against the contract's baseline.
+
+    unpriced: why there is no price, where a server failed at it.
+    """
     judge = _Judge(contract, record)
     also = (*([Also.ALONE] if contract.axes else []), *contract.also)
     clauses = [judge.also(promise) for promise in dict.fromkeys(also)]
     clauses += [judge.axis(axis) for axis in contract.axes]
     if contract.price is not None:
-        clauses += _price_clauses(contract.price, price)
+        clauses += _price_clauses(contract.price, price, unpriced)
     return Held(tuple(clauses), _worst(clause.verdict for clause in clauses))
 
 
@@ -165,7 +170,7 @@ class _Bound(StrEnum):
     MOST, LEAST = "at most", "at least"
 
 
-def _price_clauses(ceiling: PriceCeiling, price: PriceResult | None) -> list[Clause]:
+def _price_clauses(ceiling: PriceCeiling, price: PriceResult | None, unpriced: str | None) -> list[Clause]:
     bounds = (
         ("TPOT", Metric.TPOT, _Bound.MOST, ceiling.max_tpot_ratio),
         ("TTFT", Metric.TTFT, _Bound.MOST, ceiling.max_ttft_ratio),
@@ -178,6 +183,8 @@ def _price_clauses(ceiling: PriceCeiling, price: PriceResult | None) -> list[Cla
                 continue
             found = price.at(metric, users) if price is not None else None
             verdict, reason = _priced(found, bound, limit)
+            if found is None and unpriced is not None:
+                verdict, reason = Verdict.FAILED, unpriced
             name = f"{said} at {users} user{'s' if users > 1 else ''}"
             promise = f"{name} is {bound} {limit:g} times that of {ceiling.baseline}"
             clauses.append(Clause(f"price: {name}", promise, verdict, reason))

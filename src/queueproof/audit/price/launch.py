@@ -14,12 +14,14 @@ from pathlib import Path
 
 import httpx
 
+from queueproof.audit.client.wire import must_fit_a_header
 from queueproof.contract.errors import ServerError, UsageError
 
 _DYING = 5.0  # seconds that a killed process may take to be gone: it is writing a core, or waits for a disk
 _LOOK = 0.05  # seconds between two looks at whether something happened
 _ASK = 5.0  # seconds for one question whether it is ready
 _TAIL = 20  # lines of a log that an error shows
+_TAIL_BYTES, _LINE = 65536, 300  # of which these are looked for; characters of a line
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,8 @@ async def running(launch: Launch, log: Path) -> AsyncIterator[None]:
 
 
 async def _ready(launch: Launch, process: subprocess.Popen[bytes], log: Path) -> None:
+    if launch.api_key:
+        must_fit_a_header(launch.api_key)
     headers = {"Authorization": f"Bearer {launch.api_key}"} if launch.api_key else {}
     try:
         async with (
@@ -168,6 +172,8 @@ def _address(url: str) -> tuple[str, int]:
         raise UsageError(f"{url!r} is no address of a server, such as http://127.0.0.1:8000: {error}") from None
     if parsed.scheme not in ("http", "https") or not parsed.host:
         raise UsageError(f"{url!r} is no address of a server, such as http://127.0.0.1:8000")
+    if parsed.port is not None and not 1 <= parsed.port <= 65535:
+        raise UsageError(f"{url!r} is no address of a server: a port is a number from 1 to 65535")
     return parsed.host, parsed.port or (443 if parsed.scheme == "https" else 80)
 
 
@@ -182,5 +188,8 @@ def _ended(launch: Launch, process: subprocess.Popen[bytes], log: Path) -> Serve
 
 
 def _end_of(log: Path) -> str:
-    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-_TAIL:]
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - _TAIL_BYTES))
+        lines = file.read().decode("utf-8", "replace").splitlines()[-_TAIL:]
+    lines = [line if len(line) <= _LINE else f"{line[:_LINE]}…" for line in lines]
     return f"the end of {log}:\n" + "\n".join(lines) if lines else f"{log} is empty: it wrote nothing"

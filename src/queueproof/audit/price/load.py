@@ -15,6 +15,7 @@ from queueproof.audit.endpoint import Endpoint
 from queueproof.audit.price.records import Role, Run
 from queueproof.contract.errors import ServerError
 
+MOST_USERS = 10_000  # more than one client can have connections for
 LEAST_REQUESTS = 4  # of a run: one answer alone says too little
 _UNIQUE = 8  # letters that begin a prompt
 _TEXT = (

@@ -31,11 +31,16 @@ _Record = dict[str, Any]
 
 def read_prompts(path: Path, limit: int = MAX_PROMPTS) -> tuple[Prompt, ...]:
     """The first `limit` prompts of a file, with unique keys. Raises UsageError that names the file, the line (or the item
-    of a list) and what was expected there; OSError for a file that cannot be read."""
-    if path.stat().st_size > MAX_BYTES:
-        raise UsageError(f"{path} has {path.stat().st_size >> 20} MiB; prompts are read from at most {MAX_BYTES >> 20}")
+    of a list) and what was expected there."""
     try:
-        text = path.read_bytes().decode("utf-8-sig")
+        with path.open("rb") as file:
+            content = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read ({error.strerror}): name a file of prompts") from None
+    if len(content) > MAX_BYTES:
+        raise UsageError(f"{path} has more than {MAX_BYTES >> 20} MiB: prompts are read from at most so much")
+    try:
+        text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         raise UsageError(
@@ -72,7 +77,7 @@ def _json_lines(text: str, path: Path) -> Iterator[Prompt]:
         if line.strip():
             where = f"{path}, line {number}"
             try:
-                record = json.loads(line)
+                record = json.loads(line, object_pairs_hook=_object)
             except (ValueError, RecursionError) as error:
                 raise UsageError(
                     f"{where}: {_EXPECTED} was expected, as JSON on one line: {error}; {_TEXT_HINT}"
@@ -80,9 +85,18 @@ def _json_lines(text: str, path: Path) -> Iterator[Prompt]:
             yield from _record(record, f"line {number}", where)
 
 
+def _object(pairs: list[tuple[str, Any]]) -> _Record:
+    """Raises ValueError where a key is there twice: one of its values would be left out without a word."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"the key {next(name for name in names if names.count(name) > 1)!r} is there twice")
+    return found
+
+
 def _whole(text: str, path: Path) -> list[Any]:
     try:
-        items = json.loads(text)
+        items = json.loads(text, object_pairs_hook=_object)
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{path}: a list in JSON was expected: {error}; {_TEXT_HINT}") from None
     if not isinstance(items, list):
