@@ -108,12 +108,14 @@ def draw_jobs(rng: random.Random, count: int, max_len: int) -> list[Job]:
 def draw_config(rng: random.Random, model: LoadedModel) -> EngineConfig:
     size = rng.choice([16, 16, 32, 64])
     tokens = max(model.max_len, rng.choice([192, 192, 256, 512, 8192]))
+    beside = random.Random(repr(rng.getstate()))  # of its own, so that what it may choose from moves no other choice
     return EngineConfig(
         arithmetic=model.backend.arithmetic,
         threads=rng.choice([1, 2, 4]),
         max_model_len=model.max_len,
         max_num_seqs=rng.choice([1, 3, 8, 8]),
         max_num_batched_tokens=rng.choice([2, 9, 16, 33, 64, 512]),
+        prefill_tokens_beside_decode=beside.choice([None, None, 7, 40]),
         block_size=size,
         num_blocks=-(-tokens // size),
         enable_prefix_caching=rng.random() < 0.7,

@@ -32,7 +32,9 @@ class EngineConfig:
     threads: of the kernels on the CPU; None takes the cores this process may use.
     max_model_len: prompt and answer together; None takes what the model was made for.
     max_num_seqs: sequences in one step. max_num_batched_tokens: tokens in one step; longer prompts are cut in chunks.
-    block_size: keys in a block of the KV cache, a multiple of 16. None of these three: what suits the device
+    prefill_tokens_beside_decode: of these, tokens of prompts in a step in which answers are written too (or as many as
+    there are answers): fewer keep TPOT even while prompts arrive, more bring the first token of a prompt sooner.
+    block_size: keys in a block of the KV cache, a multiple of 16. None of these four: what suits the device
     (`Backend.defaults`).
     kv_cache_memory (bytes) or num_blocks: the size of the KV cache. Without either: room for max_num_seqs full
     sequences, as far as the device has memory for it; on the CPU at most 4 GiB and a quarter of what is free.
@@ -48,6 +50,7 @@ class EngineConfig:
     max_model_len: int | None = None
     max_num_seqs: int | None = None
     max_num_batched_tokens: int | None = None
+    prefill_tokens_beside_decode: int | None = None
     block_size: int | None = None
     kv_cache_memory: int | None = None
     num_blocks: int | None = None
@@ -79,6 +82,7 @@ class EngineConfig:
             ("num_blocks", MOST_BLOCKS),
             ("max_num_seqs", MOST_SEQS),
             ("max_num_batched_tokens", MOST_TOKENS),
+            ("prefill_tokens_beside_decode", MOST_TOKENS),
             ("block_size", MOST_TOKENS),
         ):
             if getattr(self, name) is not None:
@@ -108,6 +112,13 @@ def thread_count(config: EngineConfig) -> int:
         return config.threads
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(allowed, psutil.cpu_count(logical=False) or allowed)
+
+
+def prefill_beside_decode(config: EngineConfig, model: LoadedModel) -> int:
+    """Tokens of prefill in a step that decodes too. MOST_TOKENS: as many as it has room for."""
+    if config.prefill_tokens_beside_decode is not None:
+        return config.prefill_tokens_beside_decode
+    return model.backend.defaults().prefill_tokens_beside_decode or MOST_TOKENS
 
 
 def limits_of(config: EngineConfig, model: LoadedModel) -> Limits:

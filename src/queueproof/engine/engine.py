@@ -10,7 +10,7 @@ import time
 from queueproof.contract.classes import arithmetic_class
 from queueproof.contract.errors import EngineError, InvalidParameter, RequestTooLong
 from queueproof.contract.load import Load
-from queueproof.engine.config import EngineConfig, limits_of, thread_count
+from queueproof.engine.config import EngineConfig, limits_of, prefill_beside_decode, thread_count
 from queueproof.engine.guide import Guides
 from queueproof.engine.kv.pool import BlockPool
 from queueproof.engine.kv.prefix_index import PrefixIndex, root_hash
@@ -46,6 +46,7 @@ class Engine:
             raise InvalidParameter("arithmetic", asked, f"the weights of {model.name} were packed for {have}")
         self.model, self.config = model, config
         self.limits = limits_of(config, model)
+        self._prefill_beside_decode = prefill_beside_decode(config, model)
         self.arithmetic = arithmetic
         self.determinism_class: str = arithmetic_class(arithmetic).value
         threads = thread_count(config)
@@ -81,6 +82,7 @@ class Engine:
             self._pool,
             make_policy(config.policy, config.policy_seed),
             budget=limits.max_tokens,
+            beside_decode=self._prefill_beside_decode,
             max_seqs=limits.max_seqs,
             guesses=config.num_speculative_tokens,
             stats=self.stats,

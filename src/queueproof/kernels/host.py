@@ -14,9 +14,19 @@ MOST_KV_BYTES = 4 << 30
 
 
 def defaults() -> Defaults:
-    """Sizes of an engine on a laptop: at most 4 GiB and a quarter of the memory that is free for keys and values."""
+    """Sizes of an engine on a laptop: at most 4 GiB and a quarter of the memory that is free for keys and values.
+
+    A core computes a token of a prefill in about the time in which it reads a tenth of the weights: some tens of them
+    beside decodes make their step three times as long, a whole step full of them fifty times.
+    """
     memory = min(MOST_KV_BYTES, psutil.virtual_memory().available // 4)
-    return Defaults(max_num_seqs=32, max_num_batched_tokens=512, block_size=16, kv_cache_memory=memory)
+    return Defaults(
+        max_num_seqs=32,
+        max_num_batched_tokens=512,
+        block_size=16,
+        kv_cache_memory=memory,
+        prefill_tokens_beside_decode=32,
+    )
 
 
 @dataclass(frozen=True, slots=True)

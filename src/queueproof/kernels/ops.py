@@ -261,12 +261,16 @@ class RowOps(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """Sizes of an engine that fit a device; see EngineConfig. kv_cache_memory: bytes, what may be taken now."""
+    """Sizes of an engine that fit a device; see EngineConfig. kv_cache_memory: bytes, what may be taken now.
+
+    prefill_tokens_beside_decode: None, as many as a step has room for.
+    """
 
     max_num_seqs: int
     max_num_batched_tokens: int
     block_size: int
     kv_cache_memory: int
+    prefill_tokens_beside_decode: int | None = None
 
 
 class Backend(Protocol):

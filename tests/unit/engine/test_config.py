@@ -24,6 +24,7 @@ from tests.support.late_backend import load_late
         ("max_model_len", [0, -5, True, 2.0]),
         ("max_num_seqs", [0, -1, True, (1 << 16) + 1]),
         ("max_num_batched_tokens", [0, 1.0, (1 << 20) + 1]),
+        ("prefill_tokens_beside_decode", [0, -1, True, 1.0, (1 << 20) + 1]),
         ("block_size", [0, 8, 17, 24, 1 << 24]),
         ("kv_cache_memory", [0, -1, 1e9]),
         ("num_blocks", [0, -1, True, 1 << 31]),

@@ -36,6 +36,7 @@ def scheduler(
     num_blocks: int = 100,
     *,
     budget: int = 64,
+    beside_decode: int = 64,
     max_seqs: int = 8,
     guesses: int = 0,
     policy: str = "fcfs",
@@ -43,7 +44,13 @@ def scheduler(
 ) -> Scheduler:
     pool = BlockPool(num_blocks, 16, PrefixIndex() if cache else None)
     return Scheduler(
-        pool, make_policy(policy, 0), budget=budget, max_seqs=max_seqs, guesses=guesses, stats=EngineStats()
+        pool,
+        make_policy(policy, 0),
+        budget=budget,
+        beside_decode=beside_decode,
+        max_seqs=max_seqs,
+        guesses=guesses,
+        stats=EngineStats(),
     )
 
 
@@ -184,6 +191,28 @@ def test_policies(policy: str, order: list[int]) -> None:
     assert run_step(s) == order
 
 
+def test_prompts_are_read_slowly_beside_decodes_and_fast_without() -> None:
+    s = scheduler(num_blocks=64, budget=64, beside_decode=8, cache=False)
+    s.add(sequence(100))
+    assert run_step(s) == [64] and run_step(s) == [36]
+    s.add(sequence(30))
+    s.add(sequence(3))
+    assert run_step(s) == [1, 8] and run_step(s) == [1, 8]  # what is admitted first is read first
+    assert run_step(s) == [1, 8] and run_step(s) == [1, 6, 2]
+    assert run_step(s) == [1, 1, 1]
+
+
+def test_as_many_tokens_of_prompts_as_decodes() -> None:
+    s = scheduler(num_blocks=64, budget=64, beside_decode=2, cache=False)
+    for _ in range(6):
+        s.add(sequence(4))
+    s.add(sequence(40))
+    assert run_step(s) == [4] * 6 + [40]
+    s.add(sequence(40))
+    assert run_step(s) == [1] * 7 + [7]
+    assert run_step(s) == [1] * 7 + [7]
+
+
 def test_random_order_is_drawn_from_the_seed() -> None:
     orders = []
     for seed in (1, 1, 2, 3):
@@ -191,6 +220,7 @@ def test_random_order_is_drawn_from_the_seed() -> None:
             BlockPool(100, 16, None),
             make_policy("random", seed),
             budget=640,
+            beside_decode=640,
             max_seqs=20,
             guesses=0,
             stats=EngineStats(),

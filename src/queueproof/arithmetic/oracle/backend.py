@@ -184,6 +184,7 @@ class Defaults:
     max_num_batched_tokens: int = 512
     block_size: int = 16
     kv_cache_memory: int = 256 << 20
+    prefill_tokens_beside_decode: int | None = None
 
 
 class OracleBackend:

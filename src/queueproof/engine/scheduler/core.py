@@ -25,13 +25,24 @@ from queueproof.engine.stats import EngineStats
 
 
 class Scheduler:
-    """budget: tokens of one step. max_seqs: sequences of one step. guesses: most guesses for each sequence in decode."""
+    """budget: tokens of one step. beside_decode: those of prefills among them, where sequences of the step
+    decode, or as many as these are.
+    max_seqs: sequences of one step. guesses: most guesses for each sequence in decode."""
 
     def __init__(
-        self, pool: BlockPool, policy: Policy, *, budget: int, max_seqs: int, guesses: int, stats: EngineStats
+        self,
+        pool: BlockPool,
+        policy: Policy,
+        *,
+        budget: int,
+        beside_decode: int,
+        max_seqs: int,
+        guesses: int,
+        stats: EngineStats,
     ) -> None:
         self.pool, self.policy, self.stats = pool, policy, stats
-        self._budget, self._max_seqs, self._most_guesses = budget, max_seqs, guesses
+        self._budget, self._beside_decode = budget, beside_decode
+        self._max_seqs, self._most_guesses = max_seqs, guesses
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []  # in order of admission
         self._free_rows = list(reversed(range(max_seqs)))
@@ -109,7 +120,8 @@ class Scheduler:
         assert sorted(rows + self._free_rows) == list(range(self._max_seqs)), "two sequences have one row"
 
     def _share_budget(self) -> int:
-        """Sets `scheduled` of the running: decodes first, then chunks of prefill, then guesses. Returns what is left."""
+        """Sets `scheduled` of the running: decodes first, then chunks of prefill, then guesses. Returns what is left for
+        the prefills of those that wait."""
         budget, prefills = self._budget, []
         for sequence in self.running:
             drawn = sequence.length + sequence.in_flight
@@ -119,14 +131,17 @@ class Scheduler:
             elif budget and drawn < sequence.answer_end:  # the last token of an answer is never fed
                 sequence.scheduled = 1
                 budget -= 1
+        decodes = self._budget - budget
+        for_prefill = min(budget, max(self._beside_decode, decodes)) if decodes else budget
         for sequence in prefills:
-            sequence.scheduled = min(sequence.length - sequence.computed, budget)
+            sequence.scheduled = min(sequence.length - sequence.computed, for_prefill)
+            for_prefill -= sequence.scheduled
             budget -= sequence.scheduled
         if self._most_guesses and budget:
             for sequence in self.running:
                 if sequence.length - sequence.computed == 1 and sequence.scheduled:
                     budget -= self._guess(sequence, budget)
-        return budget
+        return min(budget, for_prefill)
 
     def _guess(self, sequence: Sequence, budget: int) -> int:
         """Puts guesses behind the tokens of a sequence in decode; how many."""

@@ -100,6 +100,19 @@ def atomic_store(typingctx: Any, address: Any, value: Any) -> Any:
 
 
 @intrinsic
+def prefetch(typingctx: Any, address: Any) -> Any:
+    """Asks for the cache line at an address, which need not be one that can be read."""
+
+    def codegen(context: Any, b: Any, sig: Any, args: Any) -> Any:
+        kind = ir.FunctionType(ir.VoidType(), [I8.as_pointer(), I32, I32, I32])
+        hint = cgutils.get_or_insert_function(b.module, kind, "llvm.prefetch.p0")
+        b.call(hint, [b.inttoptr(args[0], I8.as_pointer()), *(ir.Constant(I32, c) for c in (0, 2, 1))])
+        return context.get_dummy_value()
+
+    return types.void(types.int64), codegen
+
+
+@intrinsic
 def relax(typingctx: Any) -> Any:
     """Tells the core that this is a spin loop (`pause`, `yield`)."""
 

@@ -14,17 +14,21 @@ from numpy.typing import NDArray
 
 from queueproof.arithmetic.ieee1 import SEGMENTS
 from queueproof.kernels.numba import microkernel as mk
-from queueproof.kernels.numba.ir import atomic_add, carray, void_ptr
+from queueproof.kernels.numba.ir import atomic_add, carray, prefetch, void_ptr
 from queueproof.kernels.numba.jit import inner
+from queueproof.kernels.numba.memory import Arena
 from queueproof.kernels.numba.microkernel import LANES, MAX_ROWS, PANEL, SIZES, add_segments
 from queueproof.kernels.ops import Dtype
 
 ROWS_BLOCK = 4 * MAX_ROWS  # rows whose segment sums wait in a thread's scratch
 ROWS_TASK = 4 * ROWS_BLOCK
 PANELS_TASK = 4
-LOOK_AHEAD = 64 * 1024  # bytes of a panel up to which the next one is asked for while this one is read
-SCRATCH_F32 = SEGMENTS * ROWS_BLOCK * PANEL + PANEL  # per thread
+FEW_ROWS = 2 * MAX_ROWS  # up to so many, reading the weights takes longer than computing
+SCRATCH_F32 = PANELS_TASK * SEGMENTS * ROWS_BLOCK * PANEL + PANEL  # per thread
+LINE = 64  # bytes of a cache line
+ROW_BYTES = 2 * PANEL  # of one row of a panel
 
+_ARENA = Arena()
 _bf16 = mk.make(SIZES, 1, "pair_bf16")
 _bf16_4_segments = mk.make((1,), 4, "pair_bf16")  # few rows: several segments at once, for enough independent chains
 _bf16_2_segments = mk.make((2,), 2, "pair_bf16")
@@ -34,17 +38,17 @@ _EVEN_ONLY = 6  # tiles of more rows come in even sizes
 
 
 @inner
-def _segments(half, x, rows, k, w, part):
-    """All 8 segment sums of `rows` <= ROWS_BLOCK rows of x and one panel, into part [8, rows, PANEL]."""
+def _segments(half, x, rows, k, w, ahead, part, s, end):
+    """Sums of the segments from s up to `end` of `rows` <= ROWS_BLOCK rows of x and one panel, into part [8, rows, PANEL].
+
+    ahead: bytes from what is read of the panel to what will be read soon after it.
+    """
     seg = (k + SEGMENTS - 1) // SEGMENTS
     ldx, lds, ldo = np.int64(k), np.int64(rows * PANEL), np.int64(PANEL)
-    row_bytes = 2 * PANEL
-    # the same place in the next panel; in a long panel the hardware follows its long segments by itself
-    ahead = np.int64(k * row_bytes if k * row_bytes <= LOOK_AHEAD else 32 * row_bytes)
-    s, z, full = 0, np.int64(0), np.int64(seg)
-    if rows <= 2 and k == seg * SEGMENTS and (half == 0 or rows == 1):
-        while s < SEGMENTS:
-            xs, ws, ps = np.int64(x + 4 * s * seg), np.int64(w + s * seg * row_bytes), np.int64(part + 4 * s * lds)
+    z, full = np.int64(0), np.int64(seg)
+    if rows <= 2 and k == seg * SEGMENTS and end - s == SEGMENTS and (half == 0 or rows == 1):
+        while s < end:
+            xs, ws, ps = np.int64(x + 4 * s * seg), np.int64(w + s * seg * ROW_BYTES), np.int64(part + 4 * s * lds)
             if rows == 2:
                 _bf16_2_segments(2, xs, ldx, ws, ahead, ps, ldo, full, lds)
                 s += 2
@@ -54,7 +58,7 @@ def _segments(half, x, rows, k, w, part):
             else:
                 _f16_4_segments(1, xs, ldx, ws, np.int64(PANEL), ps, ldo, full, lds)
                 s += 4
-    while s < SEGMENTS:
+    while s < end:
         k0 = min(k, s * seg)
         n = np.int64(min(k, k0 + seg) - k0)
         ps = part + 4 * s * lds
@@ -63,7 +67,7 @@ def _segments(half, x, rows, k, w, part):
             for i in range(rows * PANEL):
                 empty[i] = np.float32(0)
         else:
-            r, ws = 0, np.int64(w + k0 * row_bytes)
+            r, ws = 0, np.int64(w + k0 * ROW_BYTES)
             tiles = (rows + MAX_ROWS - 1) // MAX_ROWS
             while r < rows:
                 here = (rows - r + tiles - 1) // tiles  # as even as possible: 8 rows are 4 + 4
@@ -79,42 +83,95 @@ def _segments(half, x, rows, k, w, part):
 
 
 @inner
-def linear(counter, scratch, half, x, m, k, w, n, out, bias):
+def _add_up(part, rows, spare, out, n, n0, bias):
+    """Adds the segments of one panel up, into columns from n0 on of `rows` rows of out [:, n]. spare: PANEL f32."""
+    width = min(PANEL, n - n0)
+    lds = np.int64(rows * PANEL)
+    for r in range(rows):
+        sums = np.int64(part + 4 * r * PANEL)
+        to = np.int64(out + 4 * (r * n + n0))
+        if width == PANEL:
+            add_segments(sums, lds, to, np.int64(bias + 4 * n0), np.int64(bias))
+        else:
+            add_segments(sums, lds, spare, np.int64(bias + 4 * n0), np.int64(bias))
+            row = carray(void_ptr(to), width, np.float32)
+            whole = carray(void_ptr(spare), width, np.float32)
+            for j in range(width):
+                row[j] = whole[j]
+
+
+@inner
+def own_panels(panels, nt):
+    """Panels that each thread takes without asking where there are few rows: thread t those from t * own_panels on."""
+    return 3 * panels // (4 * nt)
+
+
+@inner
+def _few_rows(tid, nt, counter, scratch, half, x, m, k, w, n, out, bias):
+    """Bound by memory: each thread reads one long piece of the weights, and what is left is handed out panel by panel."""
+    panels, bytes_each = (n + PANEL - 1) // PANEL, np.int64(k * ROW_BYTES)
+    own = own_panels(panels, nt)
+    spare = np.int64(scratch + 4 * (SCRATCH_F32 - PANEL))
+    p, end = tid * own, (tid + 1) * own
+    while True:
+        if p == end:
+            p = nt * own + atomic_add(counter, np.int64(1))
+            if p >= panels:
+                return
+            end = p + 1
+        ahead = bytes_each if p + 1 < end else nt * bytes_each
+        _segments(half, x, m, k, np.int64(w + p * bytes_each), ahead, scratch, 0, SEGMENTS)
+        _add_up(scratch, m, spare, out, n, p * PANEL, bias)
+        p += 1
+
+
+@inner
+def _many_rows(counter, scratch, half, x, m, k, w, n, out, bias):
+    """Bound by operations: the rows of a segment stay in the nearest cache while all panels of a task go by."""
+    panels, bytes_each = (n + PANEL - 1) // PANEL, np.int64(k * ROW_BYTES)
+    groups = (m + ROWS_TASK - 1) // ROWS_TASK
+    chunks = (panels + PANELS_TASK - 1) // PANELS_TASK
+    spare = np.int64(scratch + 4 * (SCRATCH_F32 - PANEL))
+    ahead = np.int64((k + SEGMENTS - 1) // SEGMENTS * ROW_BYTES)
+    while True:
+        task = atomic_add(counter, np.int64(1))
+        if task >= groups * chunks:
+            return
+        m0, p0 = (task // chunks) * ROWS_TASK, (task % chunks) * PANELS_TASK
+        m1, p1 = min(m, m0 + ROWS_TASK), min(panels, p0 + PANELS_TASK)
+        for b0 in range(m0, m1, ROWS_BLOCK):
+            rows = min(ROWS_BLOCK, m1 - b0)
+            xb, size = np.int64(x + 4 * b0 * k), 4 * SEGMENTS * rows * PANEL
+            for s in range(SEGMENTS):
+                for p in range(p0, p1):
+                    part = np.int64(scratch + (p - p0) * size)
+                    _segments(half, xb, rows, k, np.int64(w + p * bytes_each), ahead, part, s, s + 1)
+            for p in range(p0, p1):
+                part = np.int64(scratch + (p - p0) * size)
+                _add_up(part, rows, spare, np.int64(out + 4 * b0 * n), n, p * PANEL, bias)
+
+
+@inner
+def linear(tid, nt, counter, scratch, half, x, m, k, w, n, out, bias):
     """out[m, n] = x[m, k] · w[n, k]ᵀ (+ bias); all addresses; takes tasks from the atomic counter until none is left.
 
     half: 0 for bf16 weights, 1 for f16. x, out, bias: f32, row-major; bias 0 for none. scratch: SCRATCH_F32 f32.
     Tree: 8 segments of ceil(k / 8), fma chains, balanced (docs/arithmetic.md section 2).
     """
-    panels = (n + PANEL - 1) // PANEL
-    groups = (m + ROWS_TASK - 1) // ROWS_TASK
-    chunks = (panels + PANELS_TASK - 1) // PANELS_TASK
-    spare = np.int64(scratch + 4 * SEGMENTS * ROWS_BLOCK * PANEL)
-    while True:
-        task = atomic_add(counter, np.int64(1))
-        if task >= groups * chunks:
-            return
-        m0 = (task // chunks) * ROWS_TASK
-        m1 = min(m, m0 + ROWS_TASK)
-        p0 = (task % chunks) * PANELS_TASK
-        for p in range(p0, min(panels, p0 + PANELS_TASK)):
-            wp = np.int64(w + p * k * 2 * PANEL)
-            n0 = p * PANEL
-            width = min(PANEL, n - n0)
-            for b0 in range(m0, m1, ROWS_BLOCK):
-                rows = min(ROWS_BLOCK, m1 - b0)
-                _segments(half, np.int64(x + 4 * b0 * k), rows, k, wp, scratch)
-                for r in range(rows):
-                    part = np.int64(scratch + 4 * r * PANEL)
-                    to = np.int64(out + 4 * ((b0 + r) * n + n0))
-                    lds = np.int64(rows * PANEL)
-                    if width == PANEL:
-                        add_segments(part, lds, to, np.int64(bias + 4 * n0), np.int64(bias))
-                    else:
-                        add_segments(part, lds, spare, np.int64(bias + 4 * n0), np.int64(bias))
-                        row = carray(void_ptr(to), width, np.float32)
-                        whole = carray(void_ptr(spare), width, np.float32)
-                        for j in range(width):
-                            row[j] = whole[j]
+    if m <= FEW_ROWS:
+        _few_rows(tid, nt, counter, scratch, half, x, m, k, w, n, out, bias)
+    else:
+        _many_rows(counter, scratch, half, x, m, k, w, n, out, bias)
+
+
+@inner
+def ask_for(tid, nt, w, k, n, first, size):
+    """Asks for `size` bytes, from byte `first` on, of what `_few_rows` will read in thread tid before anything else."""
+    bytes_each = np.int64(k * ROW_BYTES)
+    own = own_panels((n + PANEL - 1) // PANEL, nt) * bytes_each
+    start = np.int64(w + tid * own)
+    for at in range(min(first, own), min(first + size, own), LINE):
+        prefetch(np.int64(start + at))
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,7 +191,7 @@ def pack(n: int, k: int, row_slices: Iterable[NDArray[np.uint16]], dtype: Dtype,
     Raises ValueError when the slices do not add up to [n, k].
     """
     panels = -(-n // PANEL)
-    data = np.zeros((panels, k, PANEL), np.uint16)
+    data = _ARENA.zeros(panels * k * PANEL).reshape(panels, k, PANEL)
     view = data.reshape(panels, k, LANES, 2) if dtype == "bfloat16" else data
     done = 0
     for rows in row_slices:

@@ -15,7 +15,7 @@ from queueproof.kernels.numba import attention as att
 from queueproof.kernels.numba import elementwise as ew
 from queueproof.kernels.numba.ir import carray, void_ptr
 from queueproof.kernels.numba.jit import inner, kernel
-from queueproof.kernels.numba.linear import linear
+from queueproof.kernels.numba.linear import FEW_ROWS, ask_for, linear
 from queueproof.kernels.numba.rows import stats
 from queueproof.kernels.numba.team import (
     BASE,
@@ -30,8 +30,11 @@ from queueproof.kernels.numba.team import (
     wait_generation,
 )
 
-ROW = 32  # words of an instruction: the operation, up to 22 arguments, and on a cache line of its own the task counter
+# Words of an instruction: the operation, up to 19 arguments, the next weights, and on a cache line of its own the task counter.
+ROW = 32
+NEXT_WEIGHTS = 20  # of the next LINEAR: address, k, n, and how many bytes the instructions before have asked for
 COUNTER = 24
+AHEAD = 48 * 1024  # bytes that a thread asks for after each instruction: half a core's cache in the two or three between
 
 
 class Op(IntEnum):
@@ -80,7 +83,7 @@ def execute(tid, nt, scratch, a, counter, s):
     op, half = a[0], s[_HALF]
     rows = s[a[1]]  # of the tokens or of the logits rows
     if op == _LINEAR:
-        linear(counter, scratch, half, a[2], rows, a[3], a[4], a[5], a[6], a[7])
+        linear(tid, nt, counter, scratch, half, a[2], rows, a[3], a[4], a[5], a[6], a[7])
     elif op == _NORM:
         ew.rms_norm(tid, nt, half, scratch, a[2], a[3], a[4], a[5], rows, a[6], a[7])
     elif op == _ATTENTION:
@@ -124,7 +127,11 @@ def work(tid, nt, state, seen, limit):
         step = carray(void_ptr(w[STEP]), _STEP_WORDS, np.int64)
         for pc in range(length):
             at = np.int64(program + 8 * ROW * pc)
-            execute(tid, nt, scratch, carray(void_ptr(at), ROW, np.int64), np.int64(at + 8 * COUNTER), step)
+            words = carray(void_ptr(at), ROW, np.int64)
+            execute(tid, nt, scratch, words, np.int64(at + 8 * COUNTER), step)
+            if words[NEXT_WEIGHTS] != 0 and step[words[1]] <= FEW_ROWS:  # while the others are not done, memory is idle
+                ask_for(tid, nt, words[NEXT_WEIGHTS], words[NEXT_WEIGHTS + 1], words[NEXT_WEIGHTS + 2],
+                        words[NEXT_WEIGHTS + 3], AHEAD)  # fmt: skip
             barrier(state, np.int64((base + pc + 1) * nt))
         ran += 1
         if tid == 0:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from queueproof.contract.errors import InvalidParameter, UnsupportedModel
 from queueproof.kernels.numba.attention import TILE_ROWS, padded, scratch_f32
 from queueproof.kernels.numba.linear import SCRATCH_F32, PackedMatrix
-from queueproof.kernels.numba.program import ROW, Op, StepWord
+from queueproof.kernels.numba.program import AHEAD, NEXT_WEIGHTS, ROW, Op, StepWord
 from queueproof.kernels.ops import F32, KVShape, Limits
 
 TOKENS, LOGIT_ROWS = int(StepWord.ROWS), int(StepWord.LOGIT_ROWS)
@@ -80,6 +80,13 @@ class Recorder:
         code = aligned(max(1, len(self._code)) * ROW, np.int64).reshape(-1, ROW)
         for i, words in enumerate(self._code):
             code[i, : len(words)] = words
+        weights, asked = [0, 0, 0], 0
+        for i in reversed(range(len(self._code))):
+            code[i, NEXT_WEIGHTS : NEXT_WEIGHTS + 3] = weights
+            if self._code[i][0] == Op.LINEAR:
+                weights = [int(code[i, word]) for word in (4, 3, 5)]
+        for words in code[: len(self._code)]:
+            words[NEXT_WEIGHTS + 3] = asked = 0 if words[0] == Op.LINEAR else asked + AHEAD
         n, self._code = len(self._code), []
         return code[:n]  # type: ignore[return-value]
 

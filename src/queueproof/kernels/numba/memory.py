@@ -1,0 +1,41 @@
+"""Memory for weights, near each other and in huge pages where the system has them.
+
+A matrix of a megabyte would otherwise lie on 300 pages of its own, and a step that reads all weights would wait for their
+addresses as well. NumPy asks the system for huge pages for what is as large as a piece here.
+"""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+from numpy.typing import NDArray
+
+_PIECE = 64 << 20
+_HUGE = 2 << 20
+_LINE = 64
+
+
+class Arena:
+    """Hands out parts of large pieces. A piece lives as long as any part of it, or until it is full and all are gone."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._piece: NDArray[np.uint8] = np.zeros(0, np.uint8)
+
+    def zeros(self, n: int) -> NDArray[np.uint16]:
+        """u16 [n] on a cache line, zero."""
+        size = -(-2 * n // _LINE) * _LINE
+        if size > _PIECE // 2:
+            return _piece(size)[: 2 * n].view(np.uint16)
+        with self._lock:
+            if size > self._piece.size:
+                self._piece = _piece(_PIECE)
+            part, self._piece = self._piece[: 2 * n], self._piece[size:]
+        return part.view(np.uint16)
+
+
+def _piece(size: int) -> NDArray[np.uint8]:
+    raw = np.zeros(size + _HUGE, np.uint8)
+    start = -raw.ctypes.data % _HUGE
+    return raw[start : start + size]
