@@ -145,6 +145,9 @@ def test_interrupted_it_shows_what_there_is_and_ends_the_server(number: int, por
         (("--baseline", "http://a", "--candidate-field", "a=1", "--candidate-field", "a=2"), "each name once"),
         (("--baseline", "http://a", "--candidate", "http://b", "--users", "0"), "users"),
         (("--baseline", "http://a", "--candidate", "http://b", "--users", "2,x"), "users"),
+        (("--baseline", "http://a", "--candidate", "http://b", "--users", "9" * 20), "from 1 to 10000"),
+        (("--baseline", "http://a", "--candidate", "http://b", "--out", "/proc/none"), "name another folder"),
+        (("--launch", "x", "--env", "A=1", "--url", "http://localhost:99999"), "a port is a number"),
         (("--baseline", "http://a", "--candidate", "http://b", "--budget", "5r"), "a time"),
     ],
 )

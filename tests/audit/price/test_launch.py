@@ -173,3 +173,15 @@ def answer_of(url: str) -> bytes:
         return httpx.get(url + "/health").content
     except httpx.ConnectError:
         return b""
+
+
+def test_of_a_long_log_only_the_end_is_read(launch: Callable[..., Launch], tmp_path: Path) -> None:
+    command = f"{sys.executable} -c \"print('x' * 5_000_000); print('the end'); raise SystemExit(3)\""
+    with pytest.raises(ServerError, match="status 3") as raised:
+        asyncio.run(_run(replace(launch(), command=command), tmp_path / "log"))
+    assert len(str(raised.value)) < 2000 and str(raised.value).endswith("the end")
+
+
+async def _run(made: Launch, log: Path) -> None:
+    async with running(made, log):
+        pass

@@ -322,3 +322,19 @@ def test_a_forced_format(tmp_path: Path) -> None:
         if name != "plain":
             with pytest.raises(ContractError):
                 read(path, name)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"role": "reference", "prompt": "a", "text": "b", "ask": {}, "ids": [1], "logprobs": [-(10**400)]},
+        {"benchmarks": [{"requests": 5}]},
+        {"eval": {"task": "t"}, "samples": 5},
+    ],
+)
+def test_a_value_of_another_type_is_named_with_its_place(tmp_path: Path, value: dict[str, Any]) -> None:
+    path = tmp_path / "run.json"
+    path.write_text(json.dumps(value))
+    _, samples = open_run(path)
+    with pytest.raises(ContractError, match="run.json, line 1"):
+        list(samples)

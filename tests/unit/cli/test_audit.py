@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import xml.etree.ElementTree as ET
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
 import yaml
 from click.testing import Result
@@ -156,3 +159,63 @@ def test_an_endpoint_that_is_not_there_ends_with_4(tmp_path: Path) -> None:
     result = call("http://127.0.0.1:9", "--out", tmp_path / "run")
     assert result.exit_code == 4 and "127.0.0.1:9" in result.stderr, result.output
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (("--out", "file"), "cannot be written: file is no folder"),
+        (("--out", "file/below"), "cannot be written: file is no folder"),
+        (("--out", "run", "--junit", "file/j.xml"), "cannot be written: file is no folder"),
+        (("--out", "run", "--openslo", "folder"), "folder is a folder: name a file in it"),
+        (("--out", "run", "--prompts", "none"), "none cannot be read"),
+        (("--out", "run", "--contract", "folder"), "folder cannot be read"),
+        (("--out", "run", "--probes", " , "), "it must be names of probes"),
+        (("--out", "run", "--budget", "0.5r"), "one request or token, at least"),
+        (("--out", "run", "--budget", "9" * 400 + "r"), "it must be a time"),
+    ],
+)
+def test_what_cannot_be_used_is_found_before_anything_is_asked(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, more: tuple[str, ...], said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("")
+    (tmp_path / "folder").mkdir()
+    zoo = serve(monkeypatch)
+    result = call("http://zoo", *more)
+    assert result.exit_code == 2 and said in result.stderr and result.stderr.count("\n") == 1
+    assert not zoo.asks and not (tmp_path / "run").exists()
+
+
+def test_an_endpoint_that_hangs_ends_with_the_budget(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    class Hanging(Zoo):
+        async def _answer(self, body: dict[str, Any], chat: bool) -> httpx.Response:
+            await asyncio.sleep(3600)
+            raise AssertionError
+
+    monkeypatch.setattr(HttpEndpoint, "open", partial(HttpEndpoint.open, transport=Hanging()))
+    result = call("http://zoo", "--budget", "0.3s", "--out", tmp_path / "run")
+    assert result.exit_code == 4 and "had not answered the first questions when the budget, 0.3 s, was over" in result.stderr
+
+
+def test_a_baseline_that_fails_costs_nothing_that_was_measured(
+    monkeypatch: pytest.MonkeyPatch, prompts: Path, tmp_path: Path
+) -> None:
+    serve(monkeypatch)
+    opened = HttpEndpoint.open
+
+    def open_(url: str, **options: Any) -> Any:
+        refusing = {"transport": httpx.MockTransport(lambda request: httpx.Response(400))}
+        return opened(url, **options | (refusing if "plain" in url else {}))
+
+    monkeypatch.setattr(HttpEndpoint, "open", open_)
+    contract = tmp_path / "contract.yaml"
+    contract.write_text(
+        "schema: queueproof/audit-contract/1\nendpoint: http://zoo\nmodel: zoo\nalso: [alone]\n"
+        "price: {baseline: 'http://plain', users: 1, max_tpot_ratio: 2}\n"
+    )
+    result = call("--contract", contract, "--prompts", prompts, "--out", tmp_path / "run", "--budget", "20s", "--users", "4")
+    assert result.exit_code == 4, result.output
+    record = AuditRecord.from_json((tmp_path / "run" / "audit.json").read_text())
+    assert [clause.verdict for clause in record.clauses][1:] == ["failed"] and "http://plain" in record.clauses[1].reason
+    assert (tmp_path / "run" / "report.html").exists()

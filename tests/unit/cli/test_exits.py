@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import json
 
 import pytest
@@ -81,3 +82,13 @@ def test_a_command_chooses_its_code(code: ExitCode) -> None:
 
 def test_no_code_is_ok() -> None:
     assert run(None).exit_code == 0
+
+
+def test_a_request_to_end_is_no_traceback() -> None:
+    result = run(asyncio.CancelledError())
+    assert (result.exit_code, result.stderr) == (130, "interrupted\n")
+
+
+def test_what_a_server_said_does_not_act_on_the_terminal() -> None:
+    result = run(errors.ServerError("\x1b[31m \u202e \ud800"))
+    assert result.exit_code == 4 and result.stderr == "queueproof: [U+001B][31m [U+202E] [U+D800]\n"

@@ -25,7 +25,7 @@ def test_a_budget_is_read(text: str, budget: Budget) -> None:
     assert parse_budget(text) == budget
 
 
-@pytest.mark.parametrize("text", ["", "5", "5 minutes", "0s", "-3s", "5m,3s", "r", "1e3s", "nan", "5m;2r"])
+@pytest.mark.parametrize("text", ["", "5", "5 minutes", "0s", "-3s", "5m,3s", "r", "1e3s", "nan", "5m;2r", "0.5r", "\u0661s", "9" * 400 + "s"])
 def test_a_budget_that_is_none_names_what_is_allowed(text: str) -> None:
     with pytest.raises(InvalidParameter, match="budget="):
         parse_budget(text)

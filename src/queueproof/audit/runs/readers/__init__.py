@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from queueproof.audit.runs.model import About, Sample
 from queueproof.audit.runs.readers import guidellm, inspect_log, lm_eval, openai_batch, own, plain, vllm_bench
 from queueproof.audit.runs.readers.files import Progress, Record, is_zip, no_progress, records
-from queueproof.contract.errors import ContractError, UsageError
+from queueproof.contract.errors import ContractError, QueueproofError, UsageError
 
 
 class Format(NamedTuple):
@@ -66,7 +66,25 @@ def _samples(files: list[tuple[Path, str]], name: str | None, about: About, prog
         about.format = format.name
         if format.name == "lm-eval":
             lm_eval.add_results(path, about)
-        yield from format.read(itertools.chain([first], found), about, task)
+        yield from _formed(format, itertools.chain([first], found), about, task)
+
+
+def _formed(format: Format, found: Iterator[Record], about: About, task: str) -> Iterator[Sample]:
+    """The samples. What has another form than a reader looked for is a ContractError that says where."""
+    where = ""
+
+    def watched() -> Iterator[Record]:
+        nonlocal where
+        for record in found:
+            where = record.where
+            yield record
+
+    try:
+        yield from format.read(watched(), about, task)
+    except QueueproofError:
+        raise
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        raise ContractError(f"{where} is not {format.title}, as it should be ({error!r:.200})") from None
 
 
 def _format(path: Path, first: Record, name: str | None) -> Format:

@@ -27,19 +27,33 @@ def read(records: Iterator[Record], about: About, task: str) -> Iterator[Sample]
             # Seeds and lengths are part of the question.
             seed = "" if asked.get("seed") is None else f", seed {asked['seed']}"
             hot = f", temperature {asked['temperature']:g}" if asked.get("temperature") else ""
-            found = Logprobs(*(_tuple(line, key) for key in ("tokens", "logprobs", "margins", "ids")))
+            found = Logprobs(
+                _tuple(line, "tokens", str),
+                _numbers(line, "logprobs"),
+                _numbers(line, "margins"),
+                _tuple(line, "ids", int),
+            )
+            if not isinstance(line["text"], str):
+                raise TypeError("text is no text")
             yield Sample(
                 where=where,
                 task=str(line["role"]),
                 id=f"{line['prompt']}, {asked.get('max_tokens')} tokens{hot}{seed}",
                 answers=(values.answer(line["text"], found, line.get("finish_reason")),),
             )
-        except (TypeError, ValueError, KeyError) as error:
+        except (TypeError, ValueError, KeyError, OverflowError) as error:
             raise values.bad(where, line, f"not an answer as an audit writes it ({error!r})") from None
 
 
-def _tuple(line: dict[str, Any], key: str) -> Any:
+def _tuple(line: dict[str, Any], key: str, *kinds: type) -> Any:
     value = line.get(key)
-    if value is not None and not isinstance(value, list):
-        raise TypeError(f"{key} is no list")
-    return None if value is None else tuple(value)
+    if value is None:
+        return None
+    if not isinstance(value, list) or any(type(item) not in kinds for item in value):
+        raise TypeError(f"{key} is no list of {' and '.join(kind.__name__ for kind in kinds)}")
+    return tuple(value)
+
+
+def _numbers(line: dict[str, Any], key: str) -> tuple[float | None, ...] | None:
+    found = _tuple(line, key, int, float, type(None))
+    return None if found is None else tuple(None if item is None else float(item) for item in found)
