@@ -193,3 +193,12 @@ def test_an_endpoint_that_fails_is_no_difference(tmp_path: Path) -> None:
 def test_nothing_to_ask_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no prompt"):
         audit(tmp_path, offered=[])
+
+
+def test_going_on_with_other_probes_keeps_what_was_found(tmp_path: Path) -> None:
+    before = audit(tmp_path, names=["alone", "stream"])
+    after = audit(tmp_path, resume=True, names=["drift"])
+    assert [result.name for result in after.probes] == ["drift", "alone", "stream"]
+    assert [replace(result, corrected=None) for result in after.probes[1:]] == [
+        replace(result, corrected=None) for result in before.probes
+    ]

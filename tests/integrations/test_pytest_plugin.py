@@ -133,6 +133,9 @@ def test_an_endpoint_without_log_probabilities(tested: pytest.Pytester) -> None:
         ('"Why?"', "crowd=4", "prompts='Why?' is not supported: it must be a list"),
         ("[]", "crowd=4", "it must be a list with at least one prompt"),
         ('["Why?"]', "crowd=1", "crowd=1 is not supported"),
+        ('[[{"role": "user"}]]', "crowd=4", "each must be a text, or a list of messages"),
+        ("[[]]", "crowd=4", "each must be a text, or a list of messages"),
+        ("[5]", "crowd=4", "each must be a text, or a list of messages"),
         ('["Why?"]', 'compare="texts"', "it must be tokens or logprobs"),
     ],
 )

@@ -185,8 +185,9 @@ class _Audit:
         if record is None or self._journal is None:
             return None
         _must_be_same(record, self._run(record.run.prompts), self._client.identity())
+        planned = {probe.name for probe in self._plan.probes}
         for result in record.probes:
-            if result.verdict not in _LATER and not result.partial:
+            if result.name not in planned or (result.verdict not in _LATER and not result.partial):
                 self._state.results[result.name] = result
         for ask, answer in self._journal.references(self._offered):
             self._lab.remember(ask, answer)
@@ -215,7 +216,9 @@ class _Audit:
 
     def _record(self, write: bool) -> AuditRecord:
         found = self._state.results
+        planned = {probe.name for probe in self._plan.probes}
         results = [found[p.name] if p.name in found else _not_run(p) for p in self._plan.probes]
+        results += [result for name, result in found.items() if name not in planned]  # of the run that this goes on from
         results = judged(corrected(results, self._plan.settings.confidence))
         identity = self._client.identity()
         record = AuditRecord(

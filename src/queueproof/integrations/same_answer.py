@@ -188,8 +188,24 @@ def _prompt(question: Question, number: int) -> Prompt:
         return question
     if isinstance(question, str):
         return Prompt(f"{number}: {question[:40]}", "test", messages=(("user", question),))
-    messages = tuple((message["role"], message["content"]) for message in question)
+    messages = _messages(question)
+    if not messages:
+        raise InvalidParameter("prompts", question, "each must be a text, or a list of messages with role and content")
     return Prompt(f"{number}: {messages[-1][1][:40]}", "test", messages=messages)
+
+
+def _messages(question: object) -> tuple[tuple[str, str], ...]:
+    """Role and content of each; empty for what is no list of messages."""
+    if not isinstance(question, Sequence):
+        return ()
+    found = []
+    for message in question:
+        match message:
+            case {"role": str(role), "content": str(content)}:
+                found.append((role, content))
+            case _:
+                return ()
+    return tuple(found)
 
 
 class _LoopThread:
