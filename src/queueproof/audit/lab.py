@@ -11,9 +11,11 @@ from typing import NamedTuple
 
 from queueproof.audit.ask import Answer, Ask, Cache, Cold, Prompt
 from queueproof.audit.book import Book
+from queueproof.audit.client.trouble import Kind
 from queueproof.audit.endpoint import BudgetSpent, Counters, Endpoint, Trouble
 
 _SAMPLE_SECONDS = 0.15  # between two looks at the server's counters
+_LONGEST_REST = 10.0  # seconds; a server that is busy for longer has work of others
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,8 @@ class Lab:
         self.requests = self.tokens = 0  # answered so far
         self._answered = answered
         self._references: dict[Ask, Answer] = {}
+        self._left_behind = False  # a request that nobody waits for, and that the server may still work on
+        self._slowest = 0.0  # seconds of an answer
 
     def greedy(self, prompt: Prompt) -> Ask:
         """The plain request: greedy, streamed, with log-probabilities, cold."""
@@ -75,15 +79,21 @@ class Lab:
         try:
             answer = await self.endpoint.ask(ask)
         except Trouble as trouble:
+            self._left_behind |= trouble.kind == Kind.TIMEOUT
             book.problem(trouble.kind, str(trouble))
             return None
+        except asyncio.CancelledError:
+            self._left_behind = True
+            raise
         self.requests += 1
+        self._slowest = max(self._slowest, answer.latency)
         self.tokens += (answer.prompt_tokens or 0) + (answer.completion_tokens or 0)
         self._answered(answer, ask, role)
         return answer
 
     async def alone(self, ask: Ask, role: str, book: Book) -> Answer | None:
         """One request while nothing else of this audit runs."""
+        await self._rest()
         if ask.cache is Cache.COLD and self.endpoint.cold_by is Cold.RESET:
             await self.endpoint.forget()
         return await self.ask(ask, role, book)
@@ -114,6 +124,7 @@ class Lab:
         limit: int | None = None,
     ) -> Crowd:
         """All asks together. delays: seconds after the start at which each is sent; limit: the most under way at once."""
+        await self._rest()
         if any(ask.cache is Cache.COLD for ask in asks) and self.endpoint.cold_by is Cold.RESET:
             await self.endpoint.forget()
         gate = asyncio.Semaphore(limit or len(asks))
@@ -141,6 +152,20 @@ class Lab:
         answers = tuple(task.result() for task in tasks)
         after = await self.endpoint.counters() if before is not None else None
         return Crowd(answers, shared(answers), max(samples, default=None), before, after)
+
+    async def _rest(self) -> None:
+        """Lets the server end what was cut off: it would be the company of what is asked next."""
+        if not self._left_behind:
+            return
+        loop = asyncio.get_running_loop()
+        until = loop.time() + _LONGEST_REST
+        now = await self.endpoint.counters()
+        if now is None or now.running is None:
+            await asyncio.sleep(min(_LONGEST_REST, self._slowest))
+        while now is not None and (now.running or now.waiting) and loop.time() < until:
+            await asyncio.sleep(_SAMPLE_SECONDS)
+            now = await self.endpoint.counters()
+        self._left_behind = False
 
     async def _watch(self, samples: list[float]) -> None:
         while True:
