@@ -17,6 +17,7 @@ from queueproof.audit.journal import ANSWERS, RECORD, Journal
 from queueproof.audit.lab import Settings
 from queueproof.audit.plan import LEAST_PROMPTS, Plan, choose
 from queueproof.audit.probes import all_probes
+from queueproof.audit.probes.against import AgainstProbe
 from queueproof.audit.records import AuditRecord, ProbeResult, Verdict
 from queueproof.audit.run import run_audit
 from queueproof.contract.errors import UsageError
@@ -137,6 +138,48 @@ def test_another_run_is_not_gone_on_with(tmp_path: Path, change: dict[str, objec
     with pytest.raises(UsageError, match=named):
         audit(tmp_path, resume=True, **change)  # type: ignore[arg-type]
     assert (tmp_path / RECORD).read_bytes() == before
+
+
+def test_what_was_cut_off_is_kept_until_it_is_asked_again(tmp_path: Path) -> None:
+    def after(seconds: float) -> Callable[[str], None]:
+        def interrupt(name: str) -> None:
+            task = asyncio.current_task()
+            if name == "neighbours" and task is not None:
+                asyncio.get_running_loop().call_later(seconds, task.cancel)
+
+        return interrupt
+
+    cut = audit(tmp_path, Watched(after(0.5))).probes[1]
+    assert cut.partial and cut.compared
+    again = audit(tmp_path, Watched(after(0.0)), resume=True)
+    assert again.run.interrupted and again.probes[1].compared == cut.compared
+    whole = audit(tmp_path, resume=True)
+    assert not whole.probes[1].partial and whole.probes[1].compared > cut.compared
+
+
+def test_a_second_endpoint_is_the_same_when_a_run_goes_on(tmp_path: Path) -> None:
+    """Two sites behind one client each; the record names the second, and another one is no way to go on."""
+
+    async def main(version: str | None, resume: bool) -> AuditRecord:
+        sites = [Zoo(), Zoo(CLEAN, Offer(version=version or "1"))]
+        async with HttpEndpoint.open("http://zoo", transport=sites[0], budget=Budget(None)) as client:
+            async with HttpEndpoint.open("http://other", transport=sites[1], budget=Budget(None)) as other:
+                probe = AgainstProbe(other, client.identity(), other.identity())
+                second = other if version is not None else None
+                names = ["alone", probe.name] if version is not None else ["alone"]
+                plan = Plan(choose(all_probes(probe), names), SETTINGS, Budget(None))
+                with Journal(tmp_path) as journal:
+                    record = await run_audit(client, PROMPTS, plan, journal, against=second, resume=resume)
+        for site in sites:
+            await site.aclose()
+        return record
+
+    first = run(main("1", False))
+    assert first.against is not None and first.against.version == "1"
+    with pytest.raises(UsageError, match="version of --against '1' is now '2'"):
+        run(main("2", True))
+    alone = run(main(None, True))
+    assert alone.against == first.against and [r.name for r in alone.probes][0] == "alone"
 
 
 def test_a_budget_of_requests_ends_the_run_with_what_it_has(tmp_path: Path) -> None:

@@ -53,12 +53,13 @@ class Watcher(Protocol):
 
 @dataclass(slots=True)
 class _State:
-    """before: seconds that the run took until it was ended, where it goes on."""
+    """before: seconds that the run took until it was ended, where it goes on. against: its second endpoint."""
 
     started: datetime
     began: float
     results: dict[str, ProbeResult]
     before: float = 0.0
+    against: EndpointIdentity | None = None
     interrupted: bool = False
 
 
@@ -109,7 +110,7 @@ class _Audit:
             if chosen is None:
                 chosen = await self._chosen()
             self._lab.prompts, self._left_out = chosen
-            waiting = [probe for probe in self._plan.probes if probe.name not in self._state.results]
+            waiting = [probe for probe in self._plan.probes if not self._is_done(probe.name)]
             if self._watcher is not None:
                 self._watcher.planned([probe.name for probe in waiting], len(self._lab.prompts), self._plan.budget.seconds)
             for i, probe in enumerate(waiting):
@@ -155,7 +156,9 @@ class _Audit:
             result = book.close(
                 self._loop.time() - began, self._lab.requests - requests, self._lab.tokens - tokens, partial
             )
-            self._state.results[probe.name] = result
+            kept = self._state.results.get(probe.name)  # of a run that was cut off here before
+            if kept is None or not partial or result.compared >= kept.compared:
+                self._state.results[probe.name] = result
             if self._watcher is not None:
                 self._watcher.ended(result)
             self._record(write=True)
@@ -179,15 +182,20 @@ class _Audit:
     def _weight(self, probe: Probe) -> float:
         return Work.of(probe, len(self._lab.prompts), self._plan.settings.users).in_time
 
+    def _is_done(self, name: str) -> bool:
+        """What was cut off is asked again, and kept until it is."""
+        return name in self._state.results and not self._state.results[name].partial
+
     def _restored(self) -> Selection | None:
         """The prompts of the run that the journal holds, its results and references taken over."""
         record = self._journal.record() if self._journal is not None else None
         if record is None or self._journal is None:
             return None
-        _must_be_same(record, self._run(record.run.prompts), self._client.identity())
+        _must_be_same(record, self._run(record.run.prompts), self._client.identity(), self._second())
+        self._state.against = record.against
         planned = {probe.name for probe in self._plan.probes}
         for result in record.probes:
-            if result.name not in planned or (result.verdict not in _LATER and not result.partial):
+            if result.name not in planned or result.verdict not in _LATER:
                 self._state.results[result.name] = result
         for ask, answer in self._journal.references(self._offered):
             self._lab.remember(ask, answer)
@@ -195,6 +203,9 @@ class _Audit:
         left_out = set(record.run.left_out)
         kept = [prompt for prompt in self._offered if prompt.key not in left_out]
         return Selection(tuple(kept[: record.run.prompts]), tuple(p for p in self._offered if p.key in left_out))
+
+    def _second(self) -> EndpointIdentity | None:
+        return self._against.identity() if self._against is not None else None
 
     def _run(self, count: int) -> Run:
         settings = self._plan.settings
@@ -226,7 +237,7 @@ class _Audit:
             endpoint=identity,
             probes=tuple(results),
             causes=attribute(results, identity),
-            against=self._against.identity() if self._against is not None else None,
+            against=self._second() or self._state.against,
             problems=self._client.problems(),
         )
         if write and self._journal is not None:
@@ -239,13 +250,18 @@ def _not_run(probe: Probe) -> ProbeResult:
     return replace(book.close(0.0, 0, 0, True), reason="the run ended before it")
 
 
-def _must_be_same(record: AuditRecord, run: Run, identity: EndpointIdentity) -> None:
+def _must_be_same(
+    record: AuditRecord, run: Run, identity: EndpointIdentity, against: EndpointIdentity | None
+) -> None:
     """Raises UsageError that names what is not as it was in the run to go on from."""
     pairs = [
         (name, getattr(record.run, name), getattr(run, name))
         for name in ("seed", "prompts_digest", "max_tokens", "users", "confidence")
     ]
-    pairs += [(name, getattr(record.endpoint, name), getattr(identity, name)) for name in ("url", "model", "version")]
+    told = ("url", "model", "version")
+    pairs += [(name, getattr(record.endpoint, name), getattr(identity, name)) for name in told]
+    if record.against is not None and against is not None:
+        pairs += [(f"{name} of --against", getattr(record.against, name), getattr(against, name)) for name in told]
     other = [f"{name} {was!r} is now {now!r}" for name, was, now in pairs if was != now]
     if other:
         raise UsageError(f"this is not the run to go on from: {'; '.join(other)}; take another --out")
