@@ -162,14 +162,16 @@ def test_a_second_endpoint_is_the_same_when_a_run_goes_on(tmp_path: Path) -> Non
 
     async def main(version: str | None, resume: bool) -> AuditRecord:
         sites = [Zoo(), Zoo(CLEAN, Offer(version=version or "1"))]
-        async with HttpEndpoint.open("http://zoo", transport=sites[0], budget=Budget(None)) as client:
-            async with HttpEndpoint.open("http://other", transport=sites[1], budget=Budget(None)) as other:
-                probe = AgainstProbe(other, client.identity(), other.identity())
-                second = other if version is not None else None
-                names = ["alone", probe.name] if version is not None else ["alone"]
-                plan = Plan(choose(all_probes(probe), names), SETTINGS, Budget(None))
-                with Journal(tmp_path) as journal:
-                    record = await run_audit(client, PROMPTS, plan, journal, against=second, resume=resume)
+        async with (
+            HttpEndpoint.open("http://zoo", transport=sites[0], budget=Budget(None)) as client,
+            HttpEndpoint.open("http://other", transport=sites[1], budget=Budget(None)) as other,
+        ):
+            probe = AgainstProbe(other, client.identity(), other.identity())
+            second = other if version is not None else None
+            names = ["alone", probe.name] if version is not None else ["alone"]
+            plan = Plan(choose(all_probes(probe), names), SETTINGS, Budget(None))
+            with Journal(tmp_path) as journal:
+                record = await run_audit(client, PROMPTS, plan, journal, against=second, resume=resume)
         for site in sites:
             await site.aclose()
         return record
