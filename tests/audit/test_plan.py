@@ -11,7 +11,7 @@ from queueproof.audit.ask import Answer, Prompt
 from queueproof.audit.book import Book
 from queueproof.audit.budget import Budget
 from queueproof.audit.lab import Lab, Settings
-from queueproof.audit.plan import LEAST_PROMPTS, Pace, Plan, Work, choose, digest, levels, within
+from queueproof.audit.plan import LEAST_PROMPTS, Pace, Plan, Work, affordable, choose, digest, levels, within
 from queueproof.contract.axes import Axis
 from queueproof.contract.errors import InvalidParameter
 
@@ -77,6 +77,18 @@ def test_a_budget_bounds_the_prompts_and_leaves_a_few() -> None:
     assert count(Budget(None, requests=100)) == 8  # crowds of 24 are filled up
     assert count(Budget(None, tokens=20_000)) == 23
     assert count(Budget(None)) == 1000
+
+
+def test_crowds_are_smaller_where_not_even_a_few_prompts_fit() -> None:
+    def users(latency: float, wanted: int = 24, fewer: bool = True) -> tuple[int, ...]:
+        plan = Plan(PROBES, Settings(users=wanted, levels=levels(wanted)), Budget(300.0), None, fewer)
+        pace = Pace.of([(MANY[0], answer(latency / 2, latency))])
+        settings = affordable(plan, MANY, pace)
+        assert settings.levels == levels(settings.users)
+        return settings.levels
+
+    assert users(2.0) == (2, 8, 24) and users(6.0) == (2, 8, 12) and users(10.0) == users(1000.0) == (2, 6)
+    assert users(1000.0, fewer=False) == (2, 8, 24) and users(1000.0, wanted=11) == (2, 8, 11)
 
 
 def test_few_prompts_cost_more_each() -> None:

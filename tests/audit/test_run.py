@@ -38,7 +38,7 @@ class Watched:
         self.results: list[ProbeResult] = []
         self._began = began
 
-    def planned(self, probes: Sequence[str], prompts: int, seconds: float | None) -> None:
+    def planned(self, probes: Sequence[str], prompts: int, users: int, seconds: float | None) -> None:
         self.said.append(f"{','.join(probes)}: {prompts}")
 
     def began(self, probe: str) -> None:
@@ -61,10 +61,11 @@ def audit(
     offered: Sequence[Prompt] = PROMPTS,
     settings: Settings = SETTINGS,
     needed: int | None = None,
+    fewer_users: bool = False,
 ) -> AuditRecord:
     async def main() -> AuditRecord:
         site = zoo or Zoo()
-        plan = Plan(choose(all_probes(), names), settings, budget, needed)
+        plan = Plan(choose(all_probes(), names), settings, budget, needed, fewer_users)
         async with HttpEndpoint.open("http://zoo", transport=site, budget=budget) as client:
             with Journal(folder) as journal:
                 record = await run_audit(client, offered, plan, journal, watched, resume=resume, machine="a test")
@@ -213,6 +214,17 @@ def test_a_server_slower_than_planned_is_asked_a_little_less_of_everything(tmp_p
     record = audit(tmp_path, Watched(tire), Budget(30.0), zoo=zoo, names=names, offered=prompts(60, 20, 0))
     assert record.run.prompts < 60 and record.run.seconds <= 31
     assert {result.name: result.verdict for result in record.probes if not result.compared} == {}
+
+
+def test_a_slow_server_gets_smaller_crowds_and_keeps_them_when_the_run_goes_on(tmp_path: Path) -> None:
+    settings = Settings(16, 24, (2, 8, 24), 0)
+    asked = {"offered": prompts(30, 20, 0), "settings": settings, "names": ["alone", "neighbours", "order"]}
+    record = audit(tmp_path, budget=Budget(2.0), fewer_users=True, **asked)
+    assert record.run.users == 6 and [series.name for series in record.probes[1].groups][:2] == ["2 users", "6 users"]
+    whole = audit(tmp_path, budget=Budget(60.0), fewer_users=True, resume=True, **asked)
+    assert whole.run.users == 6 and whole.run.prompts == record.run.prompts
+    with pytest.raises(UsageError, match="users 6 is now 24"):
+        audit(tmp_path, budget=Budget(60.0), resume=True, **asked)
 
 
 def test_rounds_go_on_until_enough_is_compared(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import NamedTuple
 
@@ -16,6 +16,7 @@ from queueproof.audit.probes.base import Probe
 from queueproof.contract.errors import InvalidParameter
 
 LEAST_PROMPTS = 4  # fewer say too little
+LEAST_USERS = 6  # so are crowds
 SPARE = 0.85  # of the budget that a plan may use: estimates are estimates
 DEAR, LONG = 0.1, 3.0  # a prompt that takes more of the budget, and so many times the usual, is left out
 CROWD_COST = 0.7  # of an answer in a crowd, in answers alone: 0.25 to 0.9 was seen, the most where a batch gains little
@@ -24,12 +25,16 @@ _ALL_BELOW = 8  # prompts: of no more than so many a probe asks each, whatever i
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """needed: comparisons that each probe goes on to, in rounds; None is one round."""
+    """needed: comparisons that each probe goes on to, in rounds; None is one round.
+
+    fewer_users: crowds may be smaller than the settings say, where the budget is not enough for them.
+    """
 
     probes: tuple[Probe, ...]
     settings: Settings
     budget: Budget
     needed: int | None = None
+    fewer_users: bool = False
 
 
 def levels(users: int) -> tuple[int, ...]:
@@ -131,6 +136,19 @@ def within(plan: Plan, offered: Sequence[Prompt], pace: Pace) -> Selection:
         taken = sorted(offered, key=tokens_in)[:LEAST_PROMPTS]
     end = max(offered.index(prompt) for prompt in taken)
     return Selection(tuple(taken), tuple(p for p in left_out if p not in taken and offered.index(p) < end))
+
+
+def affordable(plan: Plan, offered: Sequence[Prompt], pace: Pace) -> Settings:
+    """The plan's settings, with crowds half as large, and half again, until a few prompts fit; LEAST_USERS at least."""
+    settings = plan.settings
+    least = sorted(offered, key=tokens_in)[:LEAST_PROMPTS]
+    while plan.fewer_users and settings.users >= 2 * LEAST_USERS:
+        seconds, _, _ = _all(replace(plan, settings=settings), least, pace)
+        if not _beyond(plan.budget.seconds, seconds):
+            break
+        users = settings.users // 2
+        settings = replace(settings, users=users, levels=levels(users))
+    return settings
 
 
 class Work(NamedTuple):

@@ -15,8 +15,8 @@ from queueproof.audit.book import Book
 from queueproof.audit.endpoint import BudgetSpent, Endpoint
 from queueproof.audit.journal import Journal
 from queueproof.audit.judge import judged
-from queueproof.audit.lab import Lab
-from queueproof.audit.plan import Pace, Plan, Selection, Work, digest, within
+from queueproof.audit.lab import Lab, Settings
+from queueproof.audit.plan import Pace, Plan, Selection, Work, affordable, digest, levels, within
 from queueproof.audit.probes.base import Probe
 from queueproof.audit.records import AuditRecord, EndpointIdentity, ProbeResult, Problem, Run, Verdict
 from queueproof.audit.statistics import corrected
@@ -42,7 +42,7 @@ class Client(Endpoint, Protocol):
 class Watcher(Protocol):
     """Is told how a run goes on, for a screen."""
 
-    def planned(self, probes: Sequence[str], prompts: int, seconds: float | None) -> None: ...
+    def planned(self, probes: Sequence[str], prompts: int, users: int, seconds: float | None) -> None: ...
 
     def began(self, probe: str) -> None: ...
 
@@ -112,7 +112,8 @@ class _Audit:
             self._lab.prompts, self._left_out = chosen
             waiting = [probe for probe in self._plan.probes if not self._is_done(probe.name)]
             if self._watcher is not None:
-                self._watcher.planned([probe.name for probe in waiting], len(self._lab.prompts), self._plan.budget.seconds)
+                names, (budget, settings) = [probe.name for probe in waiting], (self._plan.budget, self._plan.settings)
+                self._watcher.planned(names, len(self._lab.prompts), settings.users, budget.seconds)
             for i, probe in enumerate(waiting):
                 await self._probe(probe, waiting[i + 1 :])
         except asyncio.CancelledError:
@@ -130,7 +131,13 @@ class _Audit:
                     measured.append((prompt, answer))
         if not measured:
             return Selection(tuple(self._offered), ())
-        return within(self._plan, self._offered, Pace.of(measured))
+        pace = Pace.of(measured)
+        self._take(affordable(self._plan, self._offered, pace))
+        return within(self._plan, self._offered, pace)
+
+    def _take(self, settings: Settings) -> None:
+        self._plan = replace(self._plan, settings=settings)
+        self._lab.settings = settings
 
     async def _probe(self, probe: Probe, later: Sequence[Probe]) -> None:
         """One probe, in rounds. It may use its share of the time that is left, and what it does not use is the others'."""
@@ -191,6 +198,9 @@ class _Audit:
         record = self._journal.record() if self._journal is not None else None
         if record is None or self._journal is None:
             return None
+        if self._plan.fewer_users:
+            users = record.run.users
+            self._take(replace(self._plan.settings, users=users, levels=levels(users)))
         _must_be_same(record, self._run(record.run.prompts), self._client.identity(), self._second())
         self._state.against = record.against
         planned = {probe.name for probe in self._plan.probes}

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from queueproof.cli.audit_screen import Screen
 
 _ASKED, _BOUNDS, _RESULTS = "What is asked", "How much", "Results"
+USERS = 24  # a crowd, where nothing is said
 
 
 @guarded
@@ -69,7 +70,16 @@ def command(
     against_model: Annotated[
         str | None, typer.Option(help="Of the second endpoint, where it has several.", rich_help_panel=_ASKED)
     ] = None,
-    users: Annotated[int, typer.Option(help="The largest crowd.", min=2, max=10_000, rich_help_panel=_BOUNDS)] = 24,
+    users: Annotated[
+        int | None,
+        typer.Option(
+            help=f"The largest crowd. [default: {USERS}, or fewer where the budget is not enough for them]",
+            show_default=False,
+            min=2,
+            max=10_000,
+            rich_help_panel=_BOUNDS,
+        ),
+    ] = None,
     max_tokens: Annotated[int, typer.Option(help="Of an answer.", min=2, rich_help_panel=_BOUNDS)] = 32,
     budget: Annotated[
         str, typer.Option(help="Time (5m), requests (2000r), tokens (1Mt), with commas; or none.", rich_help_panel=_BOUNDS)
@@ -125,7 +135,8 @@ def command(
         probes=None if probes is None else _names(probes, held_to is not None),
         against=against,
         against_model=against_model,
-        settings=_settings(users, max_tokens, seed, level),
+        settings=_settings(users or USERS, max_tokens, seed, level),
+        fewer_users=users is None,
         budget=parse_budget(budget),
         detection=None if share is None else detection(share, level, len(asked)),
         resume=resume,
@@ -169,6 +180,7 @@ class _Wish:
     against: str | None
     against_model: str | None
     settings: Settings
+    fewer_users: bool
     budget: Budget
     detection: Detection | None
     resume: bool
@@ -211,7 +223,7 @@ async def _audited(wish: _Wish, folder: Path, screen: Screen) -> tuple[AuditReco
             wanted = [*wanted, probe.name]
         chosen = choose(all_probes(*([probe] if probe is not None else [])), _possible(wanted, probe is not None))
         enough = None if wish.detection is None else wish.detection.comparisons
-        plan = Plan(chosen, wish.settings, wish.budget, enough)
+        plan = Plan(chosen, wish.settings, wish.budget, enough, wish.fewer_users)
         journal = stack.enter_context(Journal(folder))
         record = await run_audit(
             client, wish.prompts, plan, journal, screen, against=other, resume=wish.resume, machine=_machine()

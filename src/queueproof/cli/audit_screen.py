@@ -56,9 +56,9 @@ class Screen(Bars):
         self._task: TaskID | None = None
         self._probe = ""
 
-    def planned(self, probes: Sequence[str], prompts: int, seconds: float | None) -> None:
+    def planned(self, probes: Sequence[str], prompts: int, users: int, seconds: float | None) -> None:
         limit = "without a limit of time" if seconds is None else f"in at most {seconds:.0f} s"
-        self.say(f"{len(probes)} probes with {prompts} prompts, {limit}")
+        self.say(f"{len(probes)} probes with {prompts} prompts and up to {users} users, {limit}")
         self._left.budget = seconds
         self._task = self._bars.add_task("", total=len(probes))
 

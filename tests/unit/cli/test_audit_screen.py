@@ -55,7 +55,7 @@ def test_no_text_of_a_server_reaches_the_terminal_as_a_command(name: str) -> Non
 def run(console: Console) -> None:
     with Screen(console) as screen:
         screen.say("looking at [bold]http://h[/bold]\x1b[2J ...")
-        screen.planned(["alone", "neighbours"], 48, 300.0)
+        screen.planned(["alone", "neighbours"], 48, 24, 300.0)
         for result in records.broken().probes[:2]:
             screen.began(result.name)
             screen.progress(result.compared, result.changed)
@@ -67,7 +67,7 @@ def test_a_log_gets_a_line_for_each_probe() -> None:
     run(Console(file=written, highlight=False))
     assert written.getvalue().splitlines() == [
         "looking at [bold]http://h[/bold][U+001B][2J ...",
-        "2 probes with 48 prompts, in at most 300 s",
+        "2 probes with 48 prompts and up to 24 users, in at most 300 s",
         "alone      holds        0 of 96 answers changed",
         "neighbours changes      29 of 240 answers changed",
     ]
