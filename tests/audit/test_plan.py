@@ -98,6 +98,8 @@ def test_few_prompts_cost_more_each() -> None:
     assert Work.of(crowd, 6, 24) == (6, pytest.approx(4.2))
     assert [Work.of(half, n, 24).in_time for n in (4, 8, 12, 16, 99)] == [1, 1, pytest.approx(2 / 3), 0.5, 0.5]
     assert Work.of(none, 4, 24) == (0, 0)
+    assert Work.of(half, 99, 24, forgets=False).in_time == pytest.approx(0.85)
+    assert Work.of(crowd, 24, 24, forgets=False) == Work.of(crowd, 24, 24)
 
 
 def test_a_prompt_that_would_take_much_of_the_budget_is_left_out_by_name() -> None:

@@ -16,6 +16,7 @@ from queueproof.audit.endpoint import BudgetSpent, Counters, Endpoint, Trouble
 
 _SAMPLE_SECONDS = 0.15  # between two looks at the server's counters
 _LONGEST_REST = 10.0  # seconds; a server that is busy for longer has work of others
+_BLIND_REST = 5.0  # where it does not say whether it is busy
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +94,7 @@ class Lab:
 
     async def alone(self, ask: Ask, role: str, book: Book) -> Answer | None:
         """One request while nothing else of this audit runs."""
-        await self._rest()
+        await self.rest()
         if ask.cache is Cache.COLD and self.endpoint.cold_by is Cold.RESET:
             await self.endpoint.forget()
         return await self.ask(ask, role, book)
@@ -124,7 +125,7 @@ class Lab:
         limit: int | None = None,
     ) -> Crowd:
         """All asks together. delays: seconds after the start at which each is sent; limit: the most under way at once."""
-        await self._rest()
+        await self.rest()
         if any(ask.cache is Cache.COLD for ask in asks) and self.endpoint.cold_by is Cold.RESET:
             await self.endpoint.forget()
         gate = asyncio.Semaphore(limit or len(asks))
@@ -153,7 +154,7 @@ class Lab:
         after = await self.endpoint.counters() if before is not None else None
         return Crowd(answers, shared(answers), max(samples, default=None), before, after)
 
-    async def _rest(self) -> None:
+    async def rest(self) -> None:
         """Lets the server end what was cut off: it would be the company of what is asked next."""
         if not self._left_behind:
             return
@@ -161,7 +162,7 @@ class Lab:
         until = loop.time() + _LONGEST_REST
         now = await self.endpoint.counters()
         if now is None or now.running is None:
-            await asyncio.sleep(min(_LONGEST_REST, self._slowest))
+            await asyncio.sleep(min(_BLIND_REST, self._slowest))
         while now is not None and (now.running or now.waiting) and loop.time() < until:
             await asyncio.sleep(_SAMPLE_SECONDS)
             now = await self.endpoint.counters()

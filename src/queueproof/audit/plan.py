@@ -20,6 +20,7 @@ LEAST_USERS = 6  # so are crowds
 SPARE = 0.85  # of the budget that a plan may use: estimates are estimates
 DEAR, LONG = 0.1, 3.0  # a prompt that takes more of the budget, and so many times the usual, is left out
 CROWD_COST = 0.7  # of an answer in a crowd, in answers alone: 0.25 to 0.9 was seen, the most where a batch gains little
+_WARM_COST = 1.7  # of an answer alone, where the endpoint cannot forget
 _ALL_BELOW = 8  # prompts: of no more than so many a probe asks each, whatever its part
 
 
@@ -64,16 +65,17 @@ def choose(all_probes: Sequence[Probe], names: Iterable[str] | None) -> tuple[Pr
 class Pace:
     """How fast an endpoint answers one request: seconds for a token of the prompt, and for the answer after it.
 
-    extra: tokens that the template adds to a prompt.
+    extra: tokens that the template adds to a prompt. forgets: whether the endpoint can be asked cold.
     """
 
     prefill: float
     answer: float
     extra: float
     answer_tokens: float
+    forgets: bool = True
 
     @classmethod
-    def of(cls, measured: Sequence[tuple[Prompt, Answer]]) -> Pace:
+    def of(cls, measured: Sequence[tuple[Prompt, Answer]], forgets: bool = True) -> Pace:
         """From some answers, at least one. Medians; without a count of tokens four bytes are taken for one."""
         sizes = [(answer.prompt_tokens or tokens_in(prompt), answer) for prompt, answer in measured]
         first = [answer.ttft if answer.ttft is not None else answer.latency / 2 for _, answer in sizes]
@@ -82,6 +84,7 @@ class Pace:
             answer=median(answer.latency - ttft for ttft, (_, answer) in zip(first, sizes, strict=True)),
             extra=max(0.0, median(size - tokens_in(prompt) for (prompt, _), (size, _) in zip(measured, sizes, strict=True))),
             answer_tokens=median(answer.completion_tokens or 0 for _, answer in measured),
+            forgets=forgets,
         )
 
     def seconds(self, prompt: Prompt) -> float:
@@ -158,16 +161,20 @@ class Work(NamedTuple):
     in_time: float
 
     @classmethod
-    def of(cls, probe: Probe, prompts: int, users: int) -> Work:
-        """A crowd that has fewer prompts than users is filled up, and a probe of some prompts takes all of a few."""
+    def of(cls, probe: Probe, prompts: int, users: int, forgets: bool = True) -> Work:
+        """A crowd that has fewer prompts than users is filled up, and a probe of some prompts takes all of a few.
+
+        forgets: the endpoint can be asked cold. Else what is compared has to be asked once more, to be as warm.
+        """
         alone = max(probe.alone, min(1.0, _ALL_BELOW / prompts)) if probe.alone else 0.0
+        alone *= 1.0 if forgets else _WARM_COST
         together = probe.together * max(1.0, users / 2 / prompts)
         return cls(alone + together, alone + CROWD_COST * together)
 
 
 def _all(plan: Plan, prompts: Sequence[Prompt], pace: Pace) -> tuple[float, float, float]:
     """Seconds, tokens and requests of all probes, about."""
-    works = [Work.of(probe, len(prompts), plan.settings.users) for probe in plan.probes]
+    works = [Work.of(probe, len(prompts), plan.settings.users, pace.forgets) for probe in plan.probes]
     answers, in_time = sum(work.answers for work in works), sum(work.in_time for work in works)
     seconds = sum(pace.seconds(prompt) for prompt in prompts) * in_time
     return seconds, sum(pace.tokens(prompt) for prompt in prompts) * answers, len(prompts) * answers

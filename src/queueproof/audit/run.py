@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Protocol
 
-from queueproof.audit.ask import Prompt
+from queueproof.audit.ask import Cache, Prompt
 from queueproof.audit.attribution import attribute
 from queueproof.audit.book import Book
 from queueproof.audit.endpoint import BudgetSpent, Endpoint
@@ -131,7 +131,7 @@ class _Audit:
                     measured.append((prompt, answer))
         if not measured:
             return Selection(tuple(self._offered), ())
-        pace = Pace.of(measured)
+        pace = Pace.of(measured, self._lab.cold is Cache.COLD)
         self._take(affordable(self._plan, self._offered, pace))
         return within(self._plan, self._offered, pace)
 
@@ -149,6 +149,7 @@ class _Audit:
         began, requests, tokens = self._loop.time(), self._lab.requests, self._lab.tokens
         partial = True
         try:
+            await self._lab.rest()  # after what was cut off, not in this one's time
             async with asyncio.timeout(self._share(probe, later)):
                 await self._rounds(probe, book)
             partial = False
@@ -187,7 +188,8 @@ class _Audit:
         return part + min(0.6 * part, 0.1 * (left - part))
 
     def _weight(self, probe: Probe) -> float:
-        return Work.of(probe, len(self._lab.prompts), self._plan.settings.users).in_time
+        forgets = self._lab.cold is Cache.COLD
+        return Work.of(probe, len(self._lab.prompts), self._plan.settings.users, forgets).in_time
 
     def _is_done(self, name: str) -> bool:
         """What was cut off is asked again, and kept until it is."""
