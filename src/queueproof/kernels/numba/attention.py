@@ -37,9 +37,9 @@ def padded(head_dim: int) -> int:
 
 
 def scratch_f32(head_dim: int) -> int:
-    """f32 of scratch per thread: q, scores, m, den, alpha, acc, block sums, and the running m, den, acc over splits."""
+    """f32 of scratch per thread: q, scores, m, den, alpha, acc, block sums, and over splits m, den, acc and whether begun."""
     dp = padded(head_dim)
-    return TILE_ROWS * (head_dim + KEY_BLOCK + 5 + 3 * dp)
+    return TILE_ROWS * (head_dim + KEY_BLOCK + 6 + 3 * dp)
 
 
 @inner
@@ -79,10 +79,16 @@ def _values(half, rows, p, n_keys, v, dp, out):
 def _softmax_row(half, s, lo, hi, scale, m, den, alpha, r, t):
     """Scores of one row's block to weights in place; updates m[r] and den[r], leaves the factor for acc in alpha[r]."""
     top = m[r]
-    for j in range(lo, hi):
+    for j in range(KEY_BLOCK):  # what is outside is set to zero below
         s[j] = s[j] * scale
-    for j in range(lo, hi):
-        top = s[j] if s[j] > top else top
+    for lane in range(COLUMNS):
+        t[lane] = NEG_INF
+    for c in range(0, KEY_BLOCK, COLUMNS):  # a maximum is the same in any order, but for the sign of a zero: exp has none
+        for lane in range(COLUMNS):
+            v = s[c + lane] if c + lane >= lo and c + lane < hi else NEG_INF
+            t[lane] = v if v > t[lane] else t[lane]
+    for lane in range(COLUMNS):
+        top = t[lane] if t[lane] > top else top
     a = exp(m[r] - top)
     if half == 0:
         for j in range(KEY_BLOCK):
@@ -166,11 +172,12 @@ def attention(counter, half, scratch, q, out, heads, kv_heads, d, page, window, 
     qs = scratch
     s = qs + 4 * TILE_ROWS * d
     ms = s + 4 * TILE_ROWS * KEY_BLOCK
-    accs = ms + 4 * TILE_ROWS * 5
+    accs = ms + 4 * TILE_ROWS * 6
     bo = accs + 4 * TILE_ROWS * dp
     run_accs = bo + 4 * TILE_ROWS * dp
     m, den, alpha = f32_at(ms, TILE_ROWS), f32_at(ms + 4 * TILE_ROWS, TILE_ROWS), f32_at(ms + 8 * TILE_ROWS, TILE_ROWS)
     run_m, run_l = f32_at(ms + 12 * TILE_ROWS, TILE_ROWS), f32_at(ms + 16 * TILE_ROWS, TILE_ROWS)
+    started = f32_at(ms + 20 * TILE_ROWS, TILE_ROWS)  # 0 or 1
     acc, run_acc = f32_at(accs, TILE_ROWS * dp), f32_at(run_accs, TILE_ROWS * dp)
     while True:
         t = atomic_add(counter, np.int64(1))
@@ -193,7 +200,7 @@ def attention(counter, half, scratch, q, out, heads, kv_heads, d, page, window, 
         for r in range(rows):
             run_l[r] = ZERO  # no split yet
             run_m[r] = NEG_INF
-        started = np.zeros(TILE_ROWS, np.bool_)
+            started[r] = ZERO
         for split in range(split0, split1):
             for r in range(rows):
                 m[r], den[r] = NEG_INF, ZERO
@@ -217,10 +224,10 @@ def attention(counter, half, scratch, q, out, heads, kv_heads, d, page, window, 
                 lowest = 0 if window == 0 else max(0, p - window + 1)
                 if p < split * KEY_SPLIT or lowest >= (split + 1) * KEY_SPLIT:
                     continue  # this split holds no allowed key
-                if started[r]:
+                if started[r] > ZERO:
                     _merge(run_m, run_l, run_acc, m, den, acc, r, dp)
                 else:
-                    started[r] = True
+                    started[r] = np.float32(1)
                     run_m[r], run_l[r] = m[r], den[r]
                     for j in range(r * dp, (r + 1) * dp):
                         run_acc[j] = acc[j]
