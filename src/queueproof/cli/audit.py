@@ -61,7 +61,12 @@ def command(
         ),
     ] = None,
     probes: Annotated[
-        str | None, typer.Option(help="Only these, with commas.  [default: all]", rich_help_panel=_ASKED)
+        str | None,
+        typer.Option(
+            help="Only these, with commas: alone, neighbours, order, load, lengths, cache, phase, seeds, stream, logprobs, "
+            "drift.  [default: all]",
+            rich_help_panel=_ASKED,
+        ),
     ] = None,
     against: Annotated[
         str | None,
@@ -82,7 +87,8 @@ def command(
     ] = None,
     max_tokens: Annotated[int, typer.Option(help="Of an answer.", min=2, rich_help_panel=_BOUNDS)] = 32,
     budget: Annotated[
-        str, typer.Option(help="Time (5m), requests (2000r), tokens (1Mt), with commas; or none.", rich_help_panel=_BOUNDS)
+        str,
+        typer.Option(help="Time (5m), requests (2000r), tokens (1Mt), with commas; or none.", rich_help_panel=_BOUNDS),
     ] = "5m",
     detect: Annotated[
         str | None,
@@ -101,12 +107,15 @@ def command(
         bool, typer.Option("--resume", help="Go on with the run in --out.", rich_help_panel=_RESULTS)
     ] = False,
     junit: Annotated[Path | None, typer.Option(help="Write JUnit XML, too.", rich_help_panel=_RESULTS)] = None,
-    openslo: Annotated[Path | None, typer.Option(help="Write an OpenSLO document, too.", rich_help_panel=_RESULTS)] = None,
+    openslo: Annotated[
+        Path | None, typer.Option(help="Write an OpenSLO document, too.", rich_help_panel=_RESULTS)
+    ] = None,
     as_json: JsonOption = False,
 ) -> ExitCode:
     """Ask an endpoint the same under different circumstances, and show which of them change its answers, and why.
 
-    Exits with 0 if everything held, 1 if something changed (or a promise of the contract is broken), 3 if nothing changed
+    Exits with 0 if everything held, 1 if something changed (or a promise of
+    the contract is broken), 2 if it cannot be asked so, 3 if nothing changed
     but not all could be shown, 4 if the endpoint failed.
     """
     from queueproof.audit.gate.contract_file import read_contract
@@ -146,6 +155,8 @@ def command(
     _must_be_writable(where, junit, openslo)
     if not resume and (where / RECORD).exists():
         raise UsageError(f"{where} holds a run already: go on with it by --resume, or name another --out")
+    if resume and not (where / RECORD).exists():
+        raise UsageError(f"{where} holds no run to go on with: name the --out of one, or begin without --resume")
     with Screen(err()) as screen:
         if wish.detection is not None:
             screen.say(str(wish.detection))

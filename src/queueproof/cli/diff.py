@@ -53,8 +53,10 @@ def command(
 ) -> ExitCode:
     """Compare two runs of an evaluation answer by answer, token by token where the files have tokens.
 
-    Reads samples of lm-eval, logs of Inspect, output of OpenAI batches, saved results of vllm bench serve and guidellm,
-    answers of an audit, and plain JSON lines. Exits with 0 for same, 1 for different, 3 if nothing could be compared.
+    Reads samples of lm-eval, logs of Inspect, output of OpenAI batches, saved
+    results of vllm bench serve and guidellm, answers of an audit, and plain
+    JSON lines. Exits with 0 for same, 1 for different, 3 if nothing could be
+    compared.
     """
     from queueproof.audit.runs.diff import diff
     from queueproof.audit.runs.join import By
@@ -187,4 +189,3 @@ def _excerpt(text: str, found: Difference, colour: str) -> Text:
     shown.append(visible(text[found.split : found.split + _AFTER]), style=colour)
     shown.append("…" if len(text) > found.split + _AFTER else "")
     return shown
-

@@ -118,8 +118,9 @@ def command(
 ) -> ExitCode:
     """Measure what a mode of a server costs there: TTFT, TPOT and tokens/s, with it and without, by turns.
 
-    Either two servers run (--baseline, --candidate), or one does that takes the mode with a request (--candidate-field),
-    or it is started without, with, and without again (--launch, --env).
+    Either two servers run (--baseline, --candidate), or one does that takes
+    the mode with a request (--candidate-field), or it is started without,
+    with, and without again (--launch, --env).
     Exits with 0 for a price, 3 where noise hides it, 4 if a server failed.
     """
     from queueproof.audit.price.measure import PriceFailed, Wish

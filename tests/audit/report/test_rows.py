@@ -6,8 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from queueproof.audit import names
 from queueproof.audit.records import Clause, Verdict
 from queueproof.audit.report import rows, words
+from queueproof.audit.report.plots import figures
 from queueproof.audit.report.svg import Line, Point, Strip, lines, strips
 from queueproof.audit.report.texts import chosen
 from tests.support import audit_records as records
@@ -64,6 +66,22 @@ def test_the_witness_that_decides() -> None:
     assert rows.rows(records.broken())[1].witness == "24 requests ran at once (/metrics)"
     assert rows.rows(records.inconclusive())[1].witness.startswith("not shown: ")
     assert rows.rows(records.clean())[0].witness == ""
+
+
+def test_crowds_have_the_colour_of_their_verdict_and_two_are_told_apart() -> None:
+    crowd, clean = records.broken().probes[1], records.clean()
+    kept = next(probe for probe in clean.probes if probe.name == names.NEIGHBOURS)
+    assert crowd.verdict is Verdict.CHANGES and kept.verdict is Verdict.HOLDS and kept.groups[0].x is not None
+    load = replace(kept, name=names.LOAD)
+    for probes, kinds in (((crowd,), "b"), ((kept,), "a"), ((kept, load), "ac"), ((crowd, load), "ba")):
+        drawn = [f for f in figures(replace(clean, probes=probes)) if f.title.endswith("by users at once")]
+        assert "".join(kind for kind, _ in drawn[0].keys) == kinds
+
+
+def test_prompts_that_were_left_out_are_counted() -> None:
+    run = replace(records.clean().run, left_out=("long-1",))
+    assert ("left out", "1 prompt, too long for the budget: long-1") in rows.method(replace(records.clean(), run=run))
+    assert "left out" not in dict(rows.method(records.clean()))
 
 
 def test_real_disagreements_are_shown_first_and_prompts_once() -> None:

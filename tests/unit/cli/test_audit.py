@@ -16,6 +16,7 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from queueproof.audit.client.http import HttpEndpoint
+from queueproof.audit.probes import all_probes
 from queueproof.audit.records import AuditRecord
 from queueproof.cli.main import app
 from tests.support.zoo import CLEAN, Faults, Offer, Zoo
@@ -64,7 +65,16 @@ def test_what_changes_ends_with_1_and_names_the_cause(
     monkeypatch: pytest.MonkeyPatch, prompts: Path, tmp_path: Path
 ) -> None:
     serve(monkeypatch, BATCH)
-    arguments = ("http://zoo", *FEW, "--prompts", prompts, "--out", tmp_path / "run", "--junit", tmp_path / "a" / "j.xml")
+    arguments = (
+        "http://zoo",
+        *FEW,
+        "--prompts",
+        prompts,
+        "--out",
+        tmp_path / "run",
+        "--junit",
+        tmp_path / "a" / "j.xml",
+    )
     result = call(*arguments, "--openslo", tmp_path / "slo.yaml", "--json")
     assert result.exit_code == 1, result.output
     record = json.loads(result.stdout)
@@ -136,6 +146,7 @@ def test_going_on_asks_only_what_is_missing(monkeypatch: pytest.MonkeyPatch, pro
     [
         ((), "name the address of an endpoint"),
         (("http://zoo", "--resume"), "name it with --out"),
+        (("http://zoo", "--resume", "--out", "no-such-run"), "holds no run to go on with"),
         (("http://zoo", "--probes", "alone,luck"), "probes='luck'"),
         (("http://zoo", "--budget", "soon"), "budget='soon'"),
         (("http://zoo", "--detect", "2"), "detect='2'"),
@@ -153,6 +164,12 @@ def test_what_cannot_be_asked_is_one_line_and_2(
     result = call(*arguments)
     assert result.exit_code == 2 and said in result.stderr, result.output
     assert len(result.stderr.strip().splitlines()) <= 2 and not list(tmp_path.iterdir()), "nothing is left behind"
+
+
+def test_the_help_names_the_probes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    text = " ".join(call("--help").stdout.replace("│", " ").split())
+    assert ", ".join(probe.name for probe in all_probes()) in text
 
 
 def test_an_endpoint_that_is_not_there_ends_with_4(tmp_path: Path) -> None:
@@ -195,7 +212,10 @@ def test_an_endpoint_that_hangs_ends_with_the_budget(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(HttpEndpoint, "open", partial(HttpEndpoint.open, transport=Hanging()))
     result = call("http://zoo", "--budget", "0.3s", "--out", tmp_path / "run")
-    assert result.exit_code == 4 and "had not answered the first questions when the budget, 0.3 s, was over" in result.stderr
+    assert (
+        result.exit_code == 4
+        and "had not answered the first questions when the budget, 0.3 s, was over" in result.stderr
+    )
 
 
 def test_a_baseline_that_fails_costs_nothing_that_was_measured(
@@ -214,8 +234,12 @@ def test_a_baseline_that_fails_costs_nothing_that_was_measured(
         "schema: queueproof/audit-contract/1\nendpoint: http://zoo\nmodel: zoo\nalso: [alone]\n"
         "price: {baseline: 'http://plain', users: 1, max_tpot_ratio: 2}\n"
     )
-    result = call("--contract", contract, "--prompts", prompts, "--out", tmp_path / "run", "--budget", "20s", "--users", "4")
+    result = call(
+        "--contract", contract, "--prompts", prompts, "--out", tmp_path / "run", "--budget", "20s", "--users", "4"
+    )
     assert result.exit_code == 4, result.output
     record = AuditRecord.from_json((tmp_path / "run" / "audit.json").read_text())
-    assert [clause.verdict for clause in record.clauses][1:] == ["failed"] and "http://plain" in record.clauses[1].reason
+    assert [clause.verdict for clause in record.clauses][1:] == ["failed"] and "http://plain" in record.clauses[
+        1
+    ].reason
     assert (tmp_path / "run" / "report.html").exists()

@@ -37,11 +37,10 @@ def _shares(record: AuditRecord) -> Figure | None:
     found = []
     for result in record.probes:
         if result.compared and result.interval is not None:
-            kind = {Verdict.CHANGES: "b", Verdict.HOLDS: "a"}.get(result.verdict, "c")
             title = f"{result.name}: {rows.changed(result)} changed, {rows.share(result)}"
             low, high = result.interval.low, result.interval.high
             hollow = result.verdict is Verdict.INCONCLUSIVE
-            found.append(Bar(result.name, result.changed / result.compared, low, high, title, kind, hollow))
+            found.append(Bar(result.name, result.changed / result.compared, low, high, title, _colour(result), hollow))
     if not found:
         return None
     title = "Share of answers that changed, by probe"
@@ -51,9 +50,12 @@ def _shares(record: AuditRecord) -> Figure | None:
 
 
 def _by_users(record: AuditRecord) -> Figure | None:
-    drawn = []
+    drawn: list[Line] = []
     scale = sorted({g.x for r in _crowds(record) for g in r.groups if g.x is not None})
-    for kind, result in zip("bac", _crowds(record), strict=False):
+    for result in _crowds(record):
+        kind = _colour(result)
+        if any(line.kind == kind for line in drawn):  # two of one colour could not be told apart
+            kind = next(other for other in "cab" if other != kind)
         points = tuple(
             _share_point(result.name, group, scale, record.run.confidence)
             for group in sorted(result.groups, key=lambda g: (g.x or 0.0, g.name.endswith(names.AGAIN)))
@@ -67,6 +69,10 @@ def _by_users(record: AuditRecord) -> Figure | None:
     svg = lines(title, said, [f"{x:g}" for x in scale], drawn, "users at once", percent)
     note = f"With {percent(record.run.confidence)} intervals. Hollow: a second round of the same crowd."
     return Figure(title, note, svg, tuple((line.kind, line.name) for line in drawn))
+
+
+def _colour(result: ProbeResult) -> str:
+    return {Verdict.CHANGES: "b", Verdict.HOLDS: "a"}.get(result.verdict, "c")
 
 
 def _crowds(record: AuditRecord) -> list[ProbeResult]:
@@ -120,7 +126,9 @@ def _first_tokens(record: AuditRecord) -> Figure | None:
     title = "Time to the first token, cold and warm cache"
     svg = strips(title, _said(found, "{:.4g} s"), found, "TTFT", seconds)
     return Figure(
-        title, "A mark is an answer; the long one is the median. Where both are much the same, prompts are short or nothing was hit.", svg
+        title,
+        "A mark is an answer; the long one is the median. Where both are much the same, prompts are short or nothing was hit.",
+        svg,
     )
 
 
@@ -162,7 +170,14 @@ def rates(price: PriceResult) -> list[Figure]:
     said = "; ".join(point.title for line in drawn for point in line.points)
     labels = [str(users) for users in price.plan.users]
     svg = lines(title, said, labels, drawn, "users at once", lambda v: f"{v:g}")
-    return [Figure(title, "Output tokens, from the first request to the last token.", svg, (("c", "baseline"), ("a", "candidate")))]
+    return [
+        Figure(
+            title,
+            "Output tokens, from the first request to the last token.",
+            svg,
+            (("c", "baseline"), ("a", "candidate")),
+        )
+    ]
 
 
 _METRICS = {

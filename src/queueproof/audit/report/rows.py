@@ -188,15 +188,21 @@ def method(record: AuditRecord) -> list[tuple[str, str]]:
         ("seed", str(run.seed)),
         ("confidence", percent(run.confidence)),
         ("prompts’ SHA-256", run.prompts_digest),
-        ("left out", f"{number(len(run.left_out))} prompts, too long for the budget: {_some(run.left_out)}"),
+        ("left out", _left_out(run.left_out)),
         ("machine", run.machine),
     ]
-    return [(name, value) for name, value in known if value and (name != "left out" or run.left_out)]
+    return [(name, value) for name, value in known if value]
 
 
 def _asked(record: AuditRecord) -> str:
     requests, tokens = (sum(getattr(p, name) for p in record.probes) for name in ("requests", "tokens"))
     return f"{number(record.run.prompts)} prompts, {number(requests)} requests, {number(tokens)} tokens"
+
+
+def _left_out(keys: tuple[str, ...]) -> str:
+    """Empty where none was."""
+    prompts = "1 prompt" if len(keys) == 1 else f"{number(len(keys))} prompts"
+    return f"{prompts}, too long for the budget: {_some(keys)}" if keys else ""
 
 
 def _some(keys: tuple[str, ...], most: int = 6) -> str:

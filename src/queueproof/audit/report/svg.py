@@ -136,7 +136,7 @@ def lines(
         parts.append(Markup('<path class="rule" d="M{} {:.1f}H{}"/>').format(left, y(rule), WIDTH - _RIGHT))
     for i, label in enumerate(labels):
         at = Markup('<text class="mid" x="{:.1f}" y="{}">{}</text>')
-        parts.append(at.format(x(i), height - _FOOT + 15, visible(label)))
+        parts.append(at.format(x(i), height - _FOOT + 17, visible(label)))
     parts.append(
         Markup('<text class="mid" x="{}" y="{}">{}</text>').format((left + WIDTH - _RIGHT) / 2, height - 4, scale)
     )
