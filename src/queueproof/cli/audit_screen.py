@@ -58,7 +58,8 @@ class Screen(Bars):
 
     def planned(self, probes: Sequence[str], prompts: int, users: int, seconds: float | None) -> None:
         limit = "without a limit of time" if seconds is None else f"in at most {seconds:.0f} s"
-        self.say(f"{len(probes)} probes with {prompts} prompts and up to {users} users, {limit}")
+        asked = f"{len(probes)} probe{'s' * (len(probes) != 1)} with {prompts} prompt{'s' * (prompts != 1)}"
+        self.say(f"{asked} and up to {users} users, {limit}")
         self._left.budget = seconds
         self._task = self._bars.add_task("", total=len(probes))
 
