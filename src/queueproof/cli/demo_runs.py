@@ -16,6 +16,7 @@ import numpy as np
 
 from queueproof.arithmetic.diff import AnswerDiff, compare_answers, same_bits
 from queueproof.contract.axes import Axis
+from queueproof.engine.config import MOST_TOKENS
 from queueproof.engine.llm import LLM
 from queueproof.engine.outputs import CompletionOutput, RequestOutput
 from queueproof.engine.prompts import Prompt
@@ -145,6 +146,7 @@ def plans(prompt_lengths: Sequence[int], max_tokens: int, threads: int) -> tuple
             "in the largest batch",
             lambda stats: stats.largest_batch if stats.largest_batch > 1 else 0,
             arrival,
+            {"prefill_tokens_beside_decode": MOST_TOKENS},  # or the first have ended before the last begin
         ),
         Plan(
             Axis.ORDER,
