@@ -226,7 +226,8 @@ def test_tries_end(through: str) -> None:
     ],
 )
 def test_a_server_that_hangs_is_left(through: str, reply: Reply, limit: str, said: str) -> None:
-    failure, wire, server = ask(through, reply, times=replace(TIMES, **{limit: 0.3}))
+    # The pause after a first piece is looked at when the first piece would have been due.
+    failure, wire, server = ask(through, reply, times=replace(TIMES, **({"first": 3.0} | {limit: 0.3})))
     assert isinstance(failure, Failure) and failure.kind == Kind.TIMEOUT and said in str(failure)
     assert (server.asked, kinds(wire)) == (1, {Kind.TIMEOUT: 1})
 
