@@ -9,8 +9,9 @@ import numpy as np
 
 from queueproof.kernels.numba.attention import TASK_FIELDS, TILE_ROWS, padded
 from queueproof.kernels.numba.linear import SCRATCH_F32
+from queueproof.kernels.numba.memory import aligned
 from queueproof.kernels.numba.program import ROW, Op, StepWord
-from queueproof.kernels.numba.recorder import address, aligned
+from queueproof.kernels.numba.recorder import address
 from queueproof.kernels.numba.team import Team
 
 THREADS = (1, 2, 4)

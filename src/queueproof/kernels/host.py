@@ -16,7 +16,7 @@ MOST_KV_BYTES = 4 << 30
 def defaults() -> Defaults:
     """Sizes of an engine on a laptop: at most 4 GiB and a quarter of the memory that is free for keys and values.
 
-    A core computes a token of a prefill in about the time in which it reads a tenth of the weights: some tens of them
+    To compute a token of a prefill takes about a fifth of the time in which the weights are read once: some tens of tokens
     beside decodes make their step three times as long, a whole step full of them fifty times.
     """
     memory = min(MOST_KV_BYTES, psutil.virtual_memory().available // 4)

@@ -15,8 +15,9 @@ from queueproof.kernels.numba import jit
 from queueproof.kernels.numba import rows as row_kernels
 from queueproof.kernels.numba.attention import TASK_FIELDS, TILE_ROWS, padded
 from queueproof.kernels.numba.linear import PackedMatrix, pack
+from queueproof.kernels.numba.memory import aligned
 from queueproof.kernels.numba.program import Op, StepWord
-from queueproof.kernels.numba.recorder import Recorder, Rope, address, aligned
+from queueproof.kernels.numba.recorder import Recorder, Rope, address
 from queueproof.kernels.numba.team import Team
 from queueproof.kernels.ops import F32, I32, U16, Defaults, Dtype, ForwardModel, KVShape, Limits, StepBatch
 from queueproof.kernels.step_check import check_rows, check_step

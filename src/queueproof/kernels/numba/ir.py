@@ -99,14 +99,19 @@ def atomic_store(typingctx: Any, address: Any, value: Any) -> Any:
     return types.void(types.int64, types.int64), codegen
 
 
+def emit_prefetch(b: Any, address: Any, near: int) -> None:
+    """Asks for the cache line at an address, which need not be one that can be read. near: 3 the nearest cache, 2 the next."""
+    kind = ir.FunctionType(ir.VoidType(), [I8.as_pointer(), I32, I32, I32])
+    hint = cgutils.get_or_insert_function(b.module, kind, "llvm.prefetch.p0")
+    b.call(hint, [b.inttoptr(address, I8.as_pointer()), *(ir.Constant(I32, c) for c in (0, near, 1))])
+
+
 @intrinsic
 def prefetch(typingctx: Any, address: Any) -> Any:
-    """Asks for the cache line at an address, which need not be one that can be read."""
+    """Asks for the cache line at an address, into the second cache."""
 
     def codegen(context: Any, b: Any, sig: Any, args: Any) -> Any:
-        kind = ir.FunctionType(ir.VoidType(), [I8.as_pointer(), I32, I32, I32])
-        hint = cgutils.get_or_insert_function(b.module, kind, "llvm.prefetch.p0")
-        b.call(hint, [b.inttoptr(args[0], I8.as_pointer()), *(ir.Constant(I32, c) for c in (0, 2, 1))])
+        emit_prefetch(b, args[0], near=2)
         return context.get_dummy_value()
 
     return types.void(types.int64), codegen

@@ -16,16 +16,16 @@ from queueproof.arithmetic.ieee1 import SEGMENTS
 from queueproof.kernels.numba import microkernel as mk
 from queueproof.kernels.numba.ir import atomic_add, carray, prefetch, void_ptr
 from queueproof.kernels.numba.jit import inner
-from queueproof.kernels.numba.memory import Arena
+from queueproof.kernels.numba.memory import LINE, Arena
 from queueproof.kernels.numba.microkernel import LANES, MAX_ROWS, PANEL, SIZES, add_segments
 from queueproof.kernels.ops import Dtype
 
 ROWS_BLOCK = 4 * MAX_ROWS  # rows whose segment sums wait in a thread's scratch
 ROWS_TASK = 4 * ROWS_BLOCK
 PANELS_TASK = 4
+LOOK_AHEAD = 64 * 1024  # bytes of a panel up to which the next one is asked for while this one is read
 FEW_ROWS = 2 * MAX_ROWS  # up to so many, reading the weights takes longer than computing
-SCRATCH_F32 = PANELS_TASK * SEGMENTS * ROWS_BLOCK * PANEL + PANEL  # per thread
-LINE = 64  # bytes of a cache line
+SCRATCH_F32 = SEGMENTS * ROWS_BLOCK * PANEL + PANEL  # per thread
 ROW_BYTES = 2 * PANEL  # of one row of a panel
 
 _ARENA = Arena()
@@ -38,16 +38,18 @@ _EVEN_ONLY = 6  # tiles of more rows come in even sizes
 
 
 @inner
-def _segments(half, x, rows, k, w, ahead, part, s, end):
-    """Sums of the segments from s up to `end` of `rows` <= ROWS_BLOCK rows of x and one panel, into part [8, rows, PANEL].
+def _segments(half, x, rows, k, w, ahead, part):
+    """All 8 segment sums of `rows` <= ROWS_BLOCK rows of x and one panel, into part [8, rows, PANEL].
 
-    ahead: bytes from what is read of the panel to what will be read soon after it.
+    ahead: bytes from this panel to the next one.
     """
     seg = (k + SEGMENTS - 1) // SEGMENTS
+    # the same place in the next panel; in a long panel the hardware follows its long segments by itself
+    ahead = np.int64(ahead if k * ROW_BYTES <= LOOK_AHEAD else 32 * ROW_BYTES)
     ldx, lds, ldo = np.int64(k), np.int64(rows * PANEL), np.int64(PANEL)
-    z, full = np.int64(0), np.int64(seg)
-    if rows <= 2 and k == seg * SEGMENTS and end - s == SEGMENTS and (half == 0 or rows == 1):
-        while s < end:
+    s, z, full = 0, np.int64(0), np.int64(seg)
+    if rows <= 2 and k == seg * SEGMENTS and (half == 0 or rows == 1):
+        while s < SEGMENTS:
             xs, ws, ps = np.int64(x + 4 * s * seg), np.int64(w + s * seg * ROW_BYTES), np.int64(part + 4 * s * lds)
             if rows == 2:
                 _bf16_2_segments(2, xs, ldx, ws, ahead, ps, ldo, full, lds)
@@ -58,7 +60,7 @@ def _segments(half, x, rows, k, w, ahead, part, s, end):
             else:
                 _f16_4_segments(1, xs, ldx, ws, np.int64(PANEL), ps, ldo, full, lds)
                 s += 4
-    while s < end:
+    while s < SEGMENTS:
         k0 = min(k, s * seg)
         n = np.int64(min(k, k0 + seg) - k0)
         ps = part + 4 * s * lds
@@ -120,35 +122,30 @@ def _few_rows(tid, nt, counter, scratch, half, x, m, k, w, n, out, bias):
                 return
             end = p + 1
         ahead = bytes_each if p + 1 < end else nt * bytes_each
-        _segments(half, x, m, k, np.int64(w + p * bytes_each), ahead, scratch, 0, SEGMENTS)
+        _segments(half, x, m, k, np.int64(w + p * bytes_each), ahead, scratch)
         _add_up(scratch, m, spare, out, n, p * PANEL, bias)
         p += 1
 
 
 @inner
 def _many_rows(counter, scratch, half, x, m, k, w, n, out, bias):
-    """Bound by operations: the rows of a segment stay in the nearest cache while all panels of a task go by."""
+    """Bound by operations: a panel stays in the nearest cache while all rows of a task go by."""
     panels, bytes_each = (n + PANEL - 1) // PANEL, np.int64(k * ROW_BYTES)
     groups = (m + ROWS_TASK - 1) // ROWS_TASK
     chunks = (panels + PANELS_TASK - 1) // PANELS_TASK
     spare = np.int64(scratch + 4 * (SCRATCH_F32 - PANEL))
-    ahead = np.int64((k + SEGMENTS - 1) // SEGMENTS * ROW_BYTES)
     while True:
         task = atomic_add(counter, np.int64(1))
         if task >= groups * chunks:
             return
         m0, p0 = (task // chunks) * ROWS_TASK, (task % chunks) * PANELS_TASK
         m1, p1 = min(m, m0 + ROWS_TASK), min(panels, p0 + PANELS_TASK)
-        for b0 in range(m0, m1, ROWS_BLOCK):
-            rows = min(ROWS_BLOCK, m1 - b0)
-            xb, size = np.int64(x + 4 * b0 * k), 4 * SEGMENTS * rows * PANEL
-            for s in range(SEGMENTS):
-                for p in range(p0, p1):
-                    part = np.int64(scratch + (p - p0) * size)
-                    _segments(half, xb, rows, k, np.int64(w + p * bytes_each), ahead, part, s, s + 1)
-            for p in range(p0, p1):
-                part = np.int64(scratch + (p - p0) * size)
-                _add_up(part, rows, spare, np.int64(out + 4 * b0 * n), n, p * PANEL, bias)
+        for p in range(p0, p1):
+            for b0 in range(m0, m1, ROWS_BLOCK):
+                rows = min(ROWS_BLOCK, m1 - b0)
+                wp, xb = np.int64(w + p * bytes_each), np.int64(x + 4 * b0 * k)
+                _segments(half, xb, rows, k, wp, bytes_each, scratch)
+                _add_up(scratch, rows, spare, np.int64(out + 4 * b0 * n), n, p * PANEL, bias)
 
 
 @inner

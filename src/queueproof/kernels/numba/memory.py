@@ -11,9 +11,17 @@ import threading
 import numpy as np
 from numpy.typing import NDArray
 
+LINE = 64  # bytes of a cache line
 _PIECE = 64 << 20
 _HUGE = 2 << 20
-_LINE = 64
+
+
+def aligned(n: int, dtype: type[np.generic], boundary: int = LINE) -> NDArray[np.generic]:
+    """n zeros on a boundary of so many bytes."""
+    size = np.dtype(dtype).itemsize
+    raw = np.zeros(n * size + boundary, np.uint8)
+    start = -raw.ctypes.data % boundary
+    return raw[start : start + n * size].view(dtype)
 
 
 class Arena:
@@ -21,21 +29,15 @@ class Arena:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._piece: NDArray[np.uint8] = np.zeros(0, np.uint8)
+        self._piece: NDArray[np.generic] = np.zeros(0, np.uint8)
 
     def zeros(self, n: int) -> NDArray[np.uint16]:
         """u16 [n] on a cache line, zero."""
-        size = -(-2 * n // _LINE) * _LINE
+        size = -(-2 * n // LINE) * LINE
         if size > _PIECE // 2:
-            return _piece(size)[: 2 * n].view(np.uint16)
+            return aligned(n, np.uint16, _HUGE)  # type: ignore[return-value]
         with self._lock:
             if size > self._piece.size:
-                self._piece = _piece(_PIECE)
+                self._piece = aligned(_PIECE, np.uint8, _HUGE)
             part, self._piece = self._piece[: 2 * n], self._piece[size:]
         return part.view(np.uint16)
-
-
-def _piece(size: int) -> NDArray[np.uint8]:
-    raw = np.zeros(size + _HUGE, np.uint8)
-    start = -raw.ctypes.data % _HUGE
-    return raw[start : start + size]

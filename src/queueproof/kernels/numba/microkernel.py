@@ -21,7 +21,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from queueproof.kernels.numba.ir import F16, F32, I8, I16, I32, I64
+from queueproof.kernels.numba.ir import F16, F32, I16, I32, I64, emit_prefetch
 
 Layout = Literal["pair_bf16", "plain_bf16", "plain_f16"]
 
@@ -72,9 +72,6 @@ def _tile(b: Any, args: list[Any], rows: int, segments: int, layout: Layout, vec
     """Emits one tile of `rows` x `vectors * LANES` for `segments` segments; args as in `make`."""
     xp, ldx, wp, ldw, op, ldo, n, lds = args
     fma = cgutils.get_or_insert_function(b.module, ir.FunctionType(VF, [VF, VF, VF]), f"llvm.fma.v{LANES}f32")
-    prefetch = cgutils.get_or_insert_function(
-        b.module, ir.FunctionType(ir.VoidType(), [I8.as_pointer(), I32, I32, I32]), "llvm.prefetch.p0"
-    )
     x = b.inttoptr(xp, F32.as_pointer())
     out = b.inttoptr(op, F32.as_pointer())
     xrow = [b.gep(x, [b.mul(ldx, ir.Constant(I64, r))]) for r in range(rows)]
@@ -101,7 +98,7 @@ def _tile(b: Any, args: list[Any], rows: int, segments: int, layout: Layout, vec
         ks = b.add(k, start[s])
         if layout == "pair_bf16":
             ahead = b.add(b.add(wp, ldw), b.mul(ks, ir.Constant(I64, 4 * LANES)))
-            b.call(prefetch, [b.inttoptr(ahead, I8.as_pointer()), *(ir.Constant(I32, c) for c in (0, 3, 1))])
+            emit_prefetch(b, ahead, near=3)
         columns = _weights(b, layout, vectors, wp, ks, ldw)
         for r in range(rows):
             q = _splat(b, b.load(b.gep(xrow[r], [ks])))

@@ -16,18 +16,11 @@ from numpy.typing import NDArray
 from queueproof.contract.errors import InvalidParameter, UnsupportedModel
 from queueproof.kernels.numba.attention import TILE_ROWS, padded, scratch_f32
 from queueproof.kernels.numba.linear import SCRATCH_F32, PackedMatrix
+from queueproof.kernels.numba.memory import aligned
 from queueproof.kernels.numba.program import AHEAD, NEXT_WEIGHTS, ROW, Op, StepWord
 from queueproof.kernels.ops import F32, KVShape, Limits
 
 TOKENS, LOGIT_ROWS = int(StepWord.ROWS), int(StepWord.LOGIT_ROWS)
-
-
-def aligned(n: int, dtype: type[np.generic]) -> NDArray[np.generic]:
-    """n zeros on a 64-byte boundary."""
-    size = np.dtype(dtype).itemsize
-    raw = np.zeros(n * size + 64, np.uint8)
-    start = -raw.ctypes.data % 64
-    return raw[start : start + n * size].view(dtype)
 
 
 def address(a: NDArray[np.generic]) -> int:
