@@ -16,7 +16,7 @@ import numpy as np
 from queueproof.arithmetic.bits import round16_bits
 from queueproof.contract.errors import UsageError
 from queueproof.kernels import canary
-from queueproof.kernels.ops import F32, U16, Backend, Dtype, ForwardModel
+from queueproof.kernels.ops import F32, U8, U16, Backend, Dtype, ForwardModel
 from queueproof.models.assemble import assemble
 from queueproof.models.config import ModelConfig
 from queueproof.models.fields import Fields
@@ -176,6 +176,12 @@ class SyntheticWeights:
 
     def _offset(self, name: str) -> int:
         return int.from_bytes(hashlib.sha256(f"{self._seed} {name}".encode()).digest()[:8], "little") % self._length
+
+    def kind(self, name: str) -> str:
+        return "F16" if self.dtype == "float16" else "BF16"
+
+    def raw_slices(self, name: str) -> Iterator[U8]:
+        return (rows.view(np.uint8) for rows in self.row_slices(name))
 
     def row_slices(self, name: str) -> Iterator[U16]:
         n, k = self._shapes[name]

@@ -10,16 +10,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 Dtype = Literal["bfloat16", "float16"]
+Quantised = Literal["Q8_0", "Q4_0", "Q4_1"]  # types of GGUF that a packer may keep as they are
+QUANT_SCALES: dict[Quantised, int] = {"Q8_0": 1, "Q4_0": 1, "Q4_1": 2}  # f16 numbers at the beginning of a block
+QUANT_BLOCK = 32  # values along k with one scale, in each of them
 F32 = NDArray[np.float32]
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
 U16 = NDArray[np.uint16]
+U8 = NDArray[np.uint8]
 U32 = NDArray[np.uint32]
 U64 = NDArray[np.uint64]
 
@@ -150,6 +154,17 @@ class Packer(Protocol):
     def vector(self, values: F32) -> Vector: ...
 
     def rope(self, cos: F32, sin: F32) -> RopeTable: ...
+
+
+@runtime_checkable
+class BlockPacker(Packer, Protocol):
+    """A packer that keeps quantised matrices as they are in memory; the kernels compute with the h16 values of `matrix`."""
+
+    kept: frozenset[Quantised]
+
+    def blocks(self, n: int, k: int, kind: Quantised, row_slices: Iterable[U8], bias: F32 | None = None) -> Matrix:
+        """A [n, k] matrix of a kind in `kept`: rows as GGUF stores them, u8 [rows, bytes of a row], finite scales."""
+        ...
 
 
 class Ops(Protocol):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import chain
 
 import numpy as np
 
 from queueproof.arithmetic.rope import rope_table
-from queueproof.kernels.ops import F32, Matrix, Packer, Vector
+from queueproof.contract.errors import ModelError
+from queueproof.kernels.ops import F32, QUANT_BLOCK, QUANT_SCALES, U8, BlockPacker, Matrix, Packer, Quantised, Vector
 from queueproof.models import registry
 from queueproof.models.config import ModelConfig
 from queueproof.models.decoder import Decoder, DecoderWeights, Layer
@@ -75,8 +76,24 @@ class _Pack:
     def matrix(self, *names: str, bias: F32 | None = None) -> Matrix:
         """The rows of all of them, one after another, never more than a slice at a time."""
         rows = sum(self._weights.shape(name)[0] for name in names)
+        k, packer = self._weights.shape(names[0])[1], self._packer
+        if isinstance(packer, BlockPacker):
+            kinds = {self._weights.kind(name) for name in names}
+            kind = next((kind for kind in packer.kept if kinds == {kind}), None)
+            if kind is not None:
+                stored = chain.from_iterable(self._stored(name, kind) for name in names)
+                return packer.blocks(rows, k, kind, stored, bias)
         slices = chain.from_iterable(self._weights.row_slices(name) for name in names)
-        return self._packer.matrix(rows, self._weights.shape(names[0])[1], slices, bias)
+        return packer.matrix(rows, k, slices, bias)
+
+    def _stored(self, name: str, kind: Quantised) -> Iterator[U8]:
+        """Raises ModelError for a scale that is no number: its products would have no defined rounding."""
+        for rows in self._weights.raw_slices(name):
+            blocks = rows.reshape(rows.shape[0], self._weights.shape(name)[1] // QUANT_BLOCK, -1)
+            scales = np.ascontiguousarray(blocks[:, :, : 2 * QUANT_SCALES[kind]]).view("<f2")
+            if not np.isfinite(scales).all():
+                raise ModelError(f"{name} holds a {kind} scale that is infinite or NaN; get the file again")
+            yield rows
 
 
 def _no_progress(what: str, done: int, total: int) -> None:

@@ -10,7 +10,7 @@ from queueproof.arithmetic.diff import same_bits
 from queueproof.arithmetic.oracle import layers
 from queueproof.arithmetic.oracle.numbers import round16
 from queueproof.arithmetic.rope import rope_table
-from queueproof.kernels.numba.linear import pack
+from queueproof.kernels.numba.packed import pack
 from queueproof.kernels.numba.program import Op, StepWord
 from queueproof.kernels.numba.recorder import address
 from tests.support.instructions import THREADS, bits, poison, run
@@ -108,7 +108,10 @@ def test_rope_and_cache(kind: str, dtype: str, heads: int, kv_heads: int, d: int
     slots = rng.permutation(blocks * page)[:m].astype(np.int64)
     norms = [(1 + 0.1 * rng.standard_normal(d)).astype(np.float32) for _ in range(2)]
     for threads in THREADS:
-        keys, values = np.zeros((blocks, kv_heads, d, page), np.uint16), np.zeros((blocks, kv_heads, page, dp), np.uint16)
+        keys, values = (
+            np.zeros((blocks, kv_heads, d, page), np.uint16),
+            np.zeros((blocks, kv_heads, page, dp), np.uint16),
+        )
         out = poison(m, heads, d)
         words = (address(qkv), heads, kv_heads, d, dp, page, address(cos), address(sin),
                  *(address(n) if normed else 0 for n in norms), bits(1e-6), address(keys), address(values), address(out))  # fmt: skip

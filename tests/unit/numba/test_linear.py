@@ -8,8 +8,9 @@ import pytest
 from queueproof.arithmetic.bits import round16_bits, widen
 from queueproof.arithmetic.diff import same_bits
 from queueproof.arithmetic.oracle.sums import matmul
-from queueproof.kernels.numba.linear import ROWS_BLOCK, ROWS_TASK, PackedMatrix, pack
+from queueproof.kernels.numba.linear import ROWS_BLOCK, ROWS_TASK, SCRATCH_F32
 from queueproof.kernels.numba.microkernel import MAX_ROWS, PANEL
+from queueproof.kernels.numba.packed import PackedMatrix, pack
 from queueproof.kernels.numba.program import Op, StepWord
 from queueproof.kernels.numba.recorder import address
 from tests.support.instructions import THREADS, poison, run
@@ -22,7 +23,19 @@ def product(x: np.ndarray, w: PackedMatrix, threads: int) -> np.ndarray:
     out = poison(len(x), w.n)
     bias = 0 if w.bias is None else address(w.bias)
     step = {StepWord.ROWS: len(x), StepWord.HALF: int(w.dtype == "float16")}
-    run(Op.LINEAR, threads, address(x), w.k, address(w.data), w.n, address(out), bias, step=step)
+    run(
+        Op.LINEAR,
+        threads,
+        address(x),
+        w.k,
+        address(w.data),
+        w.n,
+        address(out),
+        bias,
+        w.kind,
+        step=step,
+        scratch=SCRATCH_F32 + w.k * PANEL,
+    )
     return out
 
 

@@ -14,12 +14,25 @@ from queueproof.kernels.host import HostRows
 from queueproof.kernels.numba import jit
 from queueproof.kernels.numba import rows as row_kernels
 from queueproof.kernels.numba.attention import TASK_FIELDS, TILE_ROWS, padded
-from queueproof.kernels.numba.linear import PackedMatrix, pack
 from queueproof.kernels.numba.memory import aligned
+from queueproof.kernels.numba.packed import PackedMatrix, pack, pack_blocks
 from queueproof.kernels.numba.program import Op, StepWord
+from queueproof.kernels.numba.quantised import KINDS
 from queueproof.kernels.numba.recorder import Recorder, Rope, address
 from queueproof.kernels.numba.team import Team
-from queueproof.kernels.ops import F32, I32, U16, Defaults, Dtype, ForwardModel, KVShape, Limits, StepBatch
+from queueproof.kernels.ops import (
+    F32,
+    I32,
+    U8,
+    U16,
+    Defaults,
+    Dtype,
+    ForwardModel,
+    KVShape,
+    Limits,
+    Quantised,
+    StepBatch,
+)
 from queueproof.kernels.step_check import check_rows, check_step
 
 PARTIAL_SLOTS = 128  # states of split tasks that one step may hold
@@ -28,9 +41,16 @@ PARTIAL_SLOTS = 128  # states of split tasks that one step may hold
 class NumbaPacker:
     def __init__(self, dtype: Dtype) -> None:
         self.dtype = dtype
+        # its registers widen to bf16 only
+        self.kept: frozenset[Quantised] = frozenset(KINDS if dtype == "bfloat16" else ())
 
     def matrix(self, n: int, k: int, row_slices: Iterable[U16], bias: F32 | None = None) -> PackedMatrix:
         return pack(n, k, row_slices, self.dtype, bias)
+
+    def blocks(
+        self, n: int, k: int, kind: Quantised, row_slices: Iterable[U8], bias: F32 | None = None
+    ) -> PackedMatrix:
+        return pack_blocks(n, k, kind, row_slices, bias)
 
     def vector(self, values: F32) -> F32:
         return np.ascontiguousarray(values, np.float32)

@@ -13,6 +13,7 @@ from queueproof.kernels.numba.ir import carray, f16_to_f32, float_of, void_ptr
 from queueproof.kernels.numba.jit import inner
 from queueproof.kernels.numba.math import ONE, bf16, bf16_bits, f16, f16_bits, halve, silu
 from queueproof.kernels.numba.microkernel import LANES, PANEL
+from queueproof.kernels.numba.quantised import read_row
 
 ZERO = np.float32(0)
 
@@ -55,13 +56,16 @@ def row_sum(v, n, lanes):
 
 
 @inner
-def embed(tid, nt, half, table, k, ids, rows, out):
-    """out[i, :] = table[ids[i], :], read from the packed panels of `linear`."""
+def embed(tid, nt, half, table, k, ids, rows, out, kind):
+    """out[i, :] = table[ids[i], :], read from the packed panels of `linear`; kind as there."""
     tokens = carray(void_ptr(ids), rows, np.int32)
     for i in range(tid * rows // nt, (tid + 1) * rows // nt):
+        to = f32_at(out + 4 * i * k, k)
+        if kind != 0:
+            read_row(kind, table, k, tokens[i], to)
+            continue
         p, lane = tokens[i] // PANEL, tokens[i] % PANEL
         panel = carray(void_ptr(np.int64(table + p * k * PANEL * 2)), k * PANEL, np.uint16)
-        to = f32_at(out + 4 * i * k, k)
         if half == 0:
             at = lane * 2 if lane < LANES else (lane - LANES) * 2 + 1
             for j in range(k):

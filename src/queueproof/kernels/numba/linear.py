@@ -6,19 +6,16 @@ The last panel is padded with zeros. Bytes read per step are those of the 16-bit
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-
 import numpy as np
-from numpy.typing import NDArray
 
 from queueproof.arithmetic.ieee1 import SEGMENTS
 from queueproof.kernels.numba import microkernel as mk
+from queueproof.kernels.numba import quantised
 from queueproof.kernels.numba.ir import atomic_add, carray, prefetch, void_ptr
 from queueproof.kernels.numba.jit import inner
-from queueproof.kernels.numba.memory import LINE, Arena
-from queueproof.kernels.numba.microkernel import LANES, MAX_ROWS, PANEL, SIZES, add_segments
-from queueproof.kernels.ops import Dtype
+from queueproof.kernels.numba.memory import LINE
+from queueproof.kernels.numba.microkernel import MAX_ROWS, PANEL, SIZES, add_segments
+from queueproof.kernels.ops import QUANT_BLOCK
 
 ROWS_BLOCK = 4 * MAX_ROWS  # rows whose segment sums wait in a thread's scratch
 ROWS_TASK = 4 * ROWS_BLOCK
@@ -28,7 +25,6 @@ FEW_ROWS = 2 * MAX_ROWS  # up to so many, reading the weights takes longer than 
 SCRATCH_F32 = SEGMENTS * ROWS_BLOCK * PANEL + PANEL  # per thread
 ROW_BYTES = 2 * PANEL  # of one row of a panel
 
-_ARENA = Arena()
 _bf16 = mk.make(SIZES, 1, "pair_bf16")
 _bf16_4_segments = mk.make((1,), 4, "pair_bf16")  # few rows: several segments at once, for enough independent chains
 _bf16_2_segments = mk.make((2,), 2, "pair_bf16")
@@ -103,15 +99,30 @@ def _add_up(part, rows, spare, out, n, n0, bias):
 
 
 @inner
+def panel_bytes(kind, k):
+    return np.int64(k * ROW_BYTES) if kind == 0 else quantised.panel_bytes(kind, k)
+
+
+@inner
+def _as_halves(kind, panel, k, scratch):
+    """Address of the 16-bit panel: itself, or what a quantised one becomes in this thread's scratch."""
+    if kind == 0:
+        return panel
+    halves = np.int64(scratch + 4 * SCRATCH_F32)
+    quantised.expand(np.int64(kind), panel, halves, np.int64(k // QUANT_BLOCK))
+    return halves
+
+
+@inner
 def own_panels(panels, nt):
     """Panels that each thread takes without asking where there are few rows: thread t those from t * own_panels on."""
     return 3 * panels // (4 * nt)
 
 
 @inner
-def _few_rows(tid, nt, counter, scratch, half, x, m, k, w, n, out, bias):
+def _few_rows(tid, nt, counter, scratch, half, x, m, k, w, n, out, bias, kind):
     """Bound by memory: each thread reads one long piece of the weights, and what is left is handed out panel by panel."""
-    panels, bytes_each = (n + PANEL - 1) // PANEL, np.int64(k * ROW_BYTES)
+    panels, bytes_each = (n + PANEL - 1) // PANEL, panel_bytes(kind, k)
     own = own_panels(panels, nt)
     spare = np.int64(scratch + 4 * (SCRATCH_F32 - PANEL))
     p, end = tid * own, (tid + 1) * own
@@ -122,15 +133,15 @@ def _few_rows(tid, nt, counter, scratch, half, x, m, k, w, n, out, bias):
                 return
             end = p + 1
         ahead = bytes_each if p + 1 < end else nt * bytes_each
-        _segments(half, x, m, k, np.int64(w + p * bytes_each), ahead, scratch)
+        _segments(half, x, m, k, _as_halves(kind, np.int64(w + p * bytes_each), k, scratch), ahead, scratch)
         _add_up(scratch, m, spare, out, n, p * PANEL, bias)
         p += 1
 
 
 @inner
-def _many_rows(counter, scratch, half, x, m, k, w, n, out, bias):
+def _many_rows(counter, scratch, half, x, m, k, w, n, out, bias, kind):
     """Bound by operations: a panel stays in the nearest cache while all rows of a task go by."""
-    panels, bytes_each = (n + PANEL - 1) // PANEL, np.int64(k * ROW_BYTES)
+    panels, bytes_each = (n + PANEL - 1) // PANEL, panel_bytes(kind, k)
     groups = (m + ROWS_TASK - 1) // ROWS_TASK
     chunks = (panels + PANELS_TASK - 1) // PANELS_TASK
     spare = np.int64(scratch + 4 * (SCRATCH_F32 - PANEL))
@@ -141,77 +152,31 @@ def _many_rows(counter, scratch, half, x, m, k, w, n, out, bias):
         m0, p0 = (task // chunks) * ROWS_TASK, (task % chunks) * PANELS_TASK
         m1, p1 = min(m, m0 + ROWS_TASK), min(panels, p0 + PANELS_TASK)
         for p in range(p0, p1):
+            wp = _as_halves(kind, np.int64(w + p * bytes_each), k, scratch)
             for b0 in range(m0, m1, ROWS_BLOCK):
                 rows = min(ROWS_BLOCK, m1 - b0)
-                wp, xb = np.int64(w + p * bytes_each), np.int64(x + 4 * b0 * k)
-                _segments(half, xb, rows, k, wp, bytes_each, scratch)
+                _segments(half, np.int64(x + 4 * b0 * k), rows, k, wp, bytes_each, scratch)
                 _add_up(scratch, rows, spare, np.int64(out + 4 * b0 * n), n, p * PANEL, bias)
 
 
 @inner
-def linear(tid, nt, counter, scratch, half, x, m, k, w, n, out, bias):
+def linear(tid, nt, counter, scratch, half, x, m, k, w, n, out, bias, kind):
     """out[m, n] = x[m, k] · w[n, k]ᵀ (+ bias); all addresses; takes tasks from the atomic counter until none is left.
 
-    half: 0 for bf16 weights, 1 for f16. x, out, bias: f32, row-major; bias 0 for none. scratch: SCRATCH_F32 f32.
+    half: 0 for bf16 weights, 1 for f16. kind: 0 for 16-bit weights, or the code of a quantised kind, whose values are bf16.
+    x, out, bias: f32, row-major; bias 0 for none. scratch: SCRATCH_F32 f32, and a 16-bit panel for a quantised kind.
     Tree: 8 segments of ceil(k / 8), fma chains, balanced (docs/arithmetic.md section 2).
     """
     if m <= FEW_ROWS:
-        _few_rows(tid, nt, counter, scratch, half, x, m, k, w, n, out, bias)
+        _few_rows(tid, nt, counter, scratch, half, x, m, k, w, n, out, bias, kind)
     else:
-        _many_rows(counter, scratch, half, x, m, k, w, n, out, bias)
+        _many_rows(counter, scratch, half, x, m, k, w, n, out, bias, kind)
 
 
 @inner
-def ask_for(tid, nt, w, k, n, first, size):
+def ask_for(tid, nt, w, bytes_each, n, first, size):
     """Asks for `size` bytes, from byte `first` on, of what `_few_rows` will read in thread tid before anything else."""
-    bytes_each = np.int64(k * ROW_BYTES)
     own = own_panels((n + PANEL - 1) // PANEL, nt) * bytes_each
     start = np.int64(w + tid * own)
     for at in range(min(first, own), min(first + size, own), LINE):
         prefetch(np.int64(start + at))
-
-
-@dataclass(frozen=True, eq=False)
-class PackedMatrix:
-    """An [n, k] weight in panels; `data` is u16 [panels, k, PANEL] for both layouts. `bias` is padded to whole panels."""
-
-    n: int
-    k: int
-    dtype: Dtype
-    data: NDArray[np.uint16]
-    bias: NDArray[np.float32] | None
-
-
-def pack(n: int, k: int, row_slices: Iterable[NDArray[np.uint16]], dtype: Dtype, bias: NDArray[np.float32] | None) -> PackedMatrix:
-    """Packs rows as they come; holds one panel's rows besides the result.
-
-    Raises ValueError when the slices do not add up to [n, k].
-    """
-    panels = -(-n // PANEL)
-    data = _ARENA.zeros(panels * k * PANEL).reshape(panels, k, PANEL)
-    view = data.reshape(panels, k, LANES, 2) if dtype == "bfloat16" else data
-    done = 0
-    for rows in row_slices:
-        if rows.ndim != 2 or rows.shape[1] != k or done + rows.shape[0] > n:
-            raise ValueError(f"slice of shape {rows.shape} does not continue row {done} of a matrix [{n}, {k}]")
-        start = 0
-        while start < rows.shape[0]:
-            p, lane = divmod(done, PANEL)
-            take = min(PANEL - lane, rows.shape[0] - start)
-            block = rows[start : start + take]
-            if dtype == "float16":
-                view[p, :, lane : lane + take] = block.T
-            else:
-                low = max(0, min(take, LANES - lane))  # columns j < LANES go to the low halves
-                if low:
-                    view[p, :, lane : lane + low, 0] = block[:low].T
-                if take > low:
-                    first = lane + low - LANES
-                    view[p, :, first : first + take - low, 1] = block[low:].T
-            start += take
-            done += take
-    if done != n:
-        raise ValueError(f"{done} rows given for a matrix [{n}, {k}]")
-    if bias is not None:
-        bias = np.concatenate([bias.astype(np.float32), np.zeros(panels * PANEL - n, np.float32)])
-    return PackedMatrix(n, k, dtype, data, bias)

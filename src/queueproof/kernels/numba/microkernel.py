@@ -44,7 +44,7 @@ def _splat(b: Any, scalar: Any) -> Any:
     return b.shuffle_vector(one, ir.Constant(VF, ir.Undefined), zeros)
 
 
-def _const_vi(value: int) -> ir.Constant:
+def const_vi(value: int) -> ir.Constant:
     return ir.Constant(VI, [value] * LANES)
 
 
@@ -53,8 +53,8 @@ def _weights(b: Any, layout: Layout, vectors: int, base: Any, row: Any, ldw: Any
     if layout == "pair_bf16":
         p = b.gep(b.inttoptr(base, I32.as_pointer()), [b.mul(row, ir.Constant(I64, LANES))])
         w = b.load(b.bitcast(p, VI.as_pointer()), align=4)
-        low = b.bitcast(b.shl(w, _const_vi(16)), VF)
-        high = b.bitcast(b.and_(w, _const_vi(0xFFFF0000)), VF)
+        low = b.bitcast(b.shl(w, const_vi(16)), VF)
+        high = b.bitcast(b.and_(w, const_vi(0xFFFF0000)), VF)
         return [low, high]
     halves = []
     offset = b.mul(row, ldw)
@@ -64,7 +64,7 @@ def _weights(b: Any, layout: Layout, vectors: int, base: Any, row: Any, ldw: Any
             halves.append(b.fpext(b.load(b.bitcast(p, VHALF.as_pointer()), align=2), VF))
         else:
             h = b.load(b.bitcast(p, VH.as_pointer()), align=2)
-            halves.append(b.bitcast(b.shl(b.zext(h, VI), _const_vi(16)), VF))
+            halves.append(b.bitcast(b.shl(b.zext(h, VI), const_vi(16)), VF))
     return halves
 
 

@@ -17,12 +17,11 @@ from numpy.typing import NDArray
 
 from queueproof.arithmetic.bits import round16_bits, widen
 from queueproof.contract.errors import InvalidParameter, ModelError
-from queueproof.kernels.ops import F32, U16, Dtype
+from queueproof.kernels.ops import F32, U8, U16, Dtype
 from queueproof.models.weights.mapped import MappedFile
 
 DtypeChoice = Literal["auto", "bfloat16", "float16"]
-U8 = NDArray[np.uint8]
-A = TypeVar("A", U16, F32)
+A = TypeVar("A", U8, U16, F32)
 
 SLICE_VALUES = 1 << 18  # values of a matrix in one slice: 1 MiB while they are f32, which stays in the cache
 
@@ -38,6 +37,14 @@ class WeightSource(Protocol):
 
     def row_slices(self, name: str) -> Iterator[U16]:
         """Consecutive rows of a matrix [n, k] as 16-bit patterns, u16 [rows, k], each slice a fresh array."""
+        ...
+
+    def kind(self, name: str) -> str:
+        """How the tensor is stored: "F32", "F16", "BF16" or a quantised type of GGUF."""
+        ...
+
+    def raw_slices(self, name: str) -> Iterator[U8]:
+        """Consecutive rows of a matrix as they are stored, u8 [rows, bytes of a row]."""
         ...
 
     def vector(self, name: str) -> F32:
@@ -79,8 +86,17 @@ class StoredWeights:
     def shape(self, name: str) -> tuple[int, ...]:
         return self._tensors[name].shape
 
+    def kind(self, name: str) -> str:
+        return self._tensors[name].kind
+
     def row_slices(self, name: str) -> Iterator[U16]:
         tensor = self._tensors[name]
+        return self._slices(tensor, lambda raw: _to_bits(tensor, name, raw, self.dtype))
+
+    def raw_slices(self, name: str) -> Iterator[U8]:
+        return self._slices(self._tensors[name], np.array)
+
+    def _slices(self, tensor: StoredTensor, fresh: Callable[[U8], A]) -> Iterator[A]:
         n, k = tensor.shape
         step = max(1, SLICE_VALUES // k)
         if tensor.interleaved is not None:  # only whole heads can be put in order
@@ -89,9 +105,9 @@ class StoredWeights:
             rows = min(step, n - row)
             start, length = tensor.start + row * tensor.row_bytes, rows * tensor.row_bytes
             raw = tensor.file.view(start, length).reshape(rows, tensor.row_bytes)
-            bits = _to_bits(tensor, name, raw, self.dtype)
+            rows_here = fresh(raw)
             tensor.file.release(start, length)
-            yield _in_order(bits, tensor.interleaved)
+            yield _in_order(rows_here, tensor.interleaved)
 
     def vector(self, name: str) -> F32:
         tensor = self._tensors[name]
