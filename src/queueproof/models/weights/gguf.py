@@ -14,9 +14,9 @@ import numpy as np
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, dequantize
 
 from queueproof.contract.errors import ModelError, UnsupportedModel
-from queueproof.kernels.ops import F32
+from queueproof.kernels.ops import F32, U8
 from queueproof.models.weights.gguf_file import GgufFile, TensorInfo
-from queueproof.models.weights.source import U8, DtypeChoice, StoredTensor, StoredWeights
+from queueproof.models.weights.source import DtypeChoice, StoredTensor, StoredWeights
 
 PLAIN: Final = ("F32", "F16", "BF16")
 QUANTISED: Final = ("Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K")
