@@ -28,7 +28,7 @@ from queueproof.kernels.numba.math import bf16
 from queueproof.kernels.numba.microkernel import LANES, PANEL, VF, VHALF, VI, const_vi
 from queueproof.kernels.ops import QUANT_BLOCK, QUANT_SCALES, U8, Quantised
 
-LOOK_AHEAD = 2048  # bytes ahead of what is read; a thread's panels lie one after another
+LOOK_AHEAD = 6144  # bytes ahead of what is read; a thread's panels lie one after another
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ def expand(typingctx: Any, code: Any, src: Any, dst: Any, blocks: Any) -> Any:
             i.add_incoming(ir.Constant(I64, 0), before)
             from_ = b.add(src, b.mul(i, ir.Constant(I64, kind.block_bytes)))
             for line in range(0, kind.block_bytes, 64):
-                emit_prefetch(b, b.add(from_, ir.Constant(I64, LOOK_AHEAD + line)), near=3)
+                emit_prefetch(b, b.add(from_, ir.Constant(I64, LOOK_AHEAD + line)), near=2)
             _block(b, kind, from_, b.add(dst, b.mul(i, ir.Constant(I64, QUANT_BLOCK * 4 * LANES))))
             following = b.add(i, ir.Constant(I64, 1))
             i.add_incoming(following, b.block)
