@@ -75,7 +75,8 @@ def _gguf(kind: str) -> str:
 
 
 _OURS = (
-    f"{{python}} -m queueproof serve {MODEL} --host {HOST} --port {{port}} --threads {{threads}} --receipts off "
+    f"{{python}} -m queueproof serve {{model}} --host {HOST} --port {{port}} --threads {{threads}} "
+    f"--served-model-name {MODEL} --receipts off "
     "--max-num-seqs {users} --max-model-len {length}"
 )
 _LLAMA = (
@@ -98,7 +99,7 @@ _PACKAGE = "{peers}/%s/bin/python -c 'from importlib.metadata import version; pr
 
 # Another pair is another two lines: ours and the peers of the same `weights` are held against each other.
 SERVERS = (
-    Server("queueproof", "bf16", _OURS, body=_STREAMED, ours=True),
+    Server("queueproof", "bf16", _OURS.replace("{model}", "{hf}"), needs=(_MODELS,), body=_STREAMED, ours=True),
     Server(
         "llama.cpp",
         "bf16",
@@ -126,6 +127,7 @@ SERVERS = (
         version=_PACKAGE % ("base", "transformers"),
         mixed=False,  # minutes, at a tenth of the others' prefill
     ),
+    Server("queueproof Q4_1", "Q4_1", _OURS.replace("{model}", MODEL), body=_STREAMED, ours=True, users=10),
     Server(
         "llama.cpp Q4_1",
         "Q4_1",

@@ -33,7 +33,7 @@ from benchmarks.peer_loads import (
     read_answer,
 )
 from benchmarks.peer_report import plot, show, summarise
-from benchmarks.peer_servers import SERVERS, Server, Setup, version_in
+from benchmarks.peer_servers import MODEL, SERVERS, Server, Setup, version_in
 from queueproof.cli.machine import MachineLimits
 
 HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
@@ -210,10 +210,11 @@ def test_commands_are_whole_and_a_report_names_no_place_of_this_machine(tmp_path
         command = setup.command(server, 8201)
         assert "{" not in command and "8201" in command
         assert "{" not in setup.shown(server) and str(tmp_path) not in setup.shown(server)
-        assert (setup.missing(server) is None) == server.ours
+        assert (setup.missing(server) is None) == (server.name == "queueproof Q4_1")
     named = {server.name: server for server in SERVERS}
     one, crowd, mixed = parse_loads("1,24,mixed", 64)
     assert all(server.takes(one) for server in SERVERS)
+    assert MODEL in setup.command(named["queueproof Q4_1"], 1)  # whose file is in 4 bits
     assert not named["llama.cpp Q4_1"].takes(crowd) and named["llama.cpp Q4_1"].takes(mixed)
     assert named["queueproof"].takes(mixed) and not named["transformers"].takes(mixed)
     assert f"-c {64 * 4160} -np 64" in setup.command(named["llama.cpp"], 1)

@@ -3,11 +3,12 @@
 A step with few rows takes as long as reading the weights does, so half or a quarter of the bytes is worth some integer
 work. The values are those that `gguf.dequantize` and the rounding to bfloat16 give, bit for bit: `d · q` is exact in f32
 (11 bits times 8), so `d · q + m` rounds once whether it is fused or not. What follows is the matmul on bf16 weights; the
-tree does not know how they were stored.
+tree does not know how they were stored. Where AVX-512 has the rounding to bfloat16 as an instruction it is used: it would take
+subnormal f32 for zeros, but all values here are multiples of 2^-24, the smallest f16.
 
 A packed panel is K / 32 blocks after another. A block holds, for PANEL columns, the f16 scales d, for Q4_1 the f16 minima
-m, and the quants: word j of a group has column j's values of 8 (4-bit) or 4 (8-bit) k after another, lowest bits first;
-LANES words for the columns below LANES, then LANES for the others. Bytes are those of the file.
+m, and the quants: a word of a group has a column's values of 8 (4-bit) or 4 (8-bit) k after another, lowest bits first.
+The columns come in the order of SLOTS. Bytes are those of the file.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
+import llvmlite.binding as llvm
 import numpy as np
 from llvmlite import ir
 from numba import types
@@ -28,6 +30,9 @@ from queueproof.kernels.numba.math import bf16
 from queueproof.kernels.numba.microkernel import LANES, PANEL, VF, VHALF, VI, const_vi
 from queueproof.kernels.ops import QUANT_BLOCK, QUANT_SCALES, U8, Quantised
 
+ROUNDS = LANES == 16 and bool(llvm.get_host_cpu_features().get("avx512bf16", False))
+# Column -> place in a block. The instruction leaves its results one after another, and a pair is (j, j + LANES).
+SLOTS = np.array([2 * (c % LANES) + c // LANES if ROUNDS else c for c in range(PANEL)])
 LOOK_AHEAD = 6144  # bytes ahead of what is read; a thread's panels lie one after another
 
 
@@ -64,6 +69,16 @@ def _bf16_bits(b: Any, value: Any) -> Any:
     return b.add(bits, b.add(odd, const_vi(0x7FFF)))
 
 
+def _pairs(b: Any, first: Any, second: Any) -> Any:
+    """LANES words of two bf16 from the f32 of the first and the second LANES slots."""
+    if ROUNDS:  # in assembly, as llvmlite has no name for the type of the intrinsic; the later operand becomes the lower half
+        llvm.initialize_native_asmparser()
+        kind = ir.FunctionType(VI, [VF, VF])
+        return b.call(ir.InlineAsm(kind, "vcvtne2ps2bf16 $2, $1, $0", "=v,v,v", side_effect=False), [second, first])
+    low, high = _bf16_bits(b, first), _bf16_bits(b, second)
+    return b.or_(b.lshr(low, const_vi(16)), b.and_(high, const_vi(0xFFFF0000)))
+
+
 def _block(b: Any, kind: Kind, src: Any, dst: Any) -> None:
     """Emits one block: QUANT_BLOCK rows of a `pair_bf16` panel at dst."""
     fma = cgutils.get_or_insert_function(b.module, ir.FunctionType(VF, [VF, VF, VF]), f"llvm.fma.v{LANES}f32")
@@ -81,7 +96,7 @@ def _block(b: Any, kind: Kind, src: Any, dst: Any) -> None:
         first = 2 * kind.scales * PANEL + group * 8 * LANES
         words = [b.load(at(src, first + half * 4 * LANES, VI), align=4) for half in range(2)]
         for i in range(kind.per_word):
-            bits = []
+            values = []
             for half in range(2):
                 if kind.bits == 8:
                     q = b.ashr(b.shl(words[half], const_vi(24 - 8 * i)), const_vi(24))
@@ -89,9 +104,8 @@ def _block(b: Any, kind: Kind, src: Any, dst: Any) -> None:
                     q = b.and_(b.lshr(words[half], const_vi(4 * i)), const_vi(15))
                     q = q if m else b.sub(q, const_vi(8))
                 q = b.sitofp(q, VF)
-                bits.append(_bf16_bits(b, b.call(fma, [d[half], q, m[half]]) if m else b.fmul(d[half], q)))
-            pair = b.or_(b.lshr(bits[0], const_vi(16)), b.and_(bits[1], const_vi(0xFFFF0000)))
-            b.store(pair, at(dst, (group * kind.per_word + i) * 4 * LANES, VI), align=4)
+                values.append(b.call(fma, [d[half], q, m[half]]) if m else b.fmul(d[half], q))
+            b.store(_pairs(b, *values), at(dst, (group * kind.per_word + i) * 4 * LANES, VI), align=4)
 
 
 @intrinsic
@@ -132,7 +146,8 @@ def panel_bytes(code, k):
 def read_row(code, table, k, row, out):
     """Row `row` of a quantised matrix at `table` as f32 into out [k]."""
     p, lane = row // PANEL, row % PANEL
-    half, column = lane // LANES, lane % LANES
+    slot = SLOTS[lane]
+    half, column = slot // LANES, slot % LANES
     bits, scales = _BITS[code], _SCALES[code]
     per_word, low = 32 // bits, (1 << bits) - 1
     panel = np.int64(table + p * panel_bytes(code, k))
@@ -140,12 +155,12 @@ def read_row(code, table, k, row, out):
         at = np.int64(panel + block * _BYTES[code])
         scale = carray(void_ptr(at), scales * PANEL, np.uint16)
         words = carray(void_ptr(np.int64(at + 2 * scales * PANEL)), QUANT_BLOCK // per_word * PANEL, np.uint32)
-        d = f16_to_f32(scale[lane])
+        d = f16_to_f32(scale[slot])
         for i in range(QUANT_BLOCK):
             word = words[(i // per_word * 2 + half) * LANES + column]
             q = np.int64((word >> np.uint32(bits * (i % per_word))) & np.uint32(low))
             if code == _Q4_1:
-                value = d * np.float32(q) + f16_to_f32(scale[PANEL + lane])
+                value = d * np.float32(q) + f16_to_f32(scale[PANEL + slot])
             else:
                 value = d * np.float32(q - 8 if code == _Q4_0 else (q + 128) % 256 - 128)
             out[block * QUANT_BLOCK + i] = bf16(value)
@@ -154,15 +169,16 @@ def read_row(code, table, k, row, out):
 def pack_rows(kind: Kind, raw: U8, panel: NDArray[np.uint8], lane: int) -> None:
     """Puts rows of a GGUF tensor, u8 [rows, K / 32 * bytes of a block], into one panel u8 [K / 32, block_bytes] from column `lane` on."""
     rows, blocks = raw.shape[0], panel.shape[0]
+    slots = SLOTS[lane : lane + rows]
     cells = raw.reshape(rows, blocks, -1)
     head = 2 * kind.scales
     scales = np.ascontiguousarray(cells[:, :, :head]).view(np.uint16)  # [rows, blocks, scales]
     into = panel[:, : head * PANEL].view(np.uint16).reshape(blocks, kind.scales, PANEL)
-    into[:, :, lane : lane + rows] = scales.transpose(1, 2, 0)
+    into[:, :, slots] = scales.transpose(1, 2, 0)
     quants = cells[:, :, head:]
     if kind.bits == 4:  # byte j holds k = j and j + 16; two neighbours in k make a byte here
         in_order = np.concatenate([quants & 15, quants >> 4], axis=2)
         quants = in_order[:, :, 0::2] | in_order[:, :, 1::2] << 4
     words = np.ascontiguousarray(quants).view("<u4")  # [rows, blocks, groups]
     to = panel[:, head * PANEL :].view(np.uint32).reshape(blocks, words.shape[2], PANEL)
-    to[:, :, lane : lane + rows] = words.transpose(1, 2, 0)
+    to[:, :, slots] = words.transpose(1, 2, 0)
