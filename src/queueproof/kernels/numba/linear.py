@@ -34,8 +34,8 @@ _EVEN_ONLY = 6  # tiles of more rows come in even sizes
 
 
 @inner
-def _segments(half, x, rows, k, w, ahead, part):
-    """All 8 segment sums of `rows` <= ROWS_BLOCK rows of x and one panel, into part [8, rows, PANEL].
+def _segments(half, x, rows, k, w, ahead, part, s, end):
+    """Segment sums s to end (multiples of 4) of `rows` <= ROWS_BLOCK rows of x and one panel, into part [8, rows, PANEL].
 
     ahead: bytes from this panel to the next one.
     """
@@ -43,9 +43,9 @@ def _segments(half, x, rows, k, w, ahead, part):
     # the same place in the next panel; in a long panel the hardware follows its long segments by itself
     ahead = np.int64(ahead if k * ROW_BYTES <= LOOK_AHEAD else 32 * ROW_BYTES)
     ldx, lds, ldo = np.int64(k), np.int64(rows * PANEL), np.int64(PANEL)
-    s, z, full = 0, np.int64(0), np.int64(seg)
+    z, full = np.int64(0), np.int64(seg)
     if rows <= 2 and k == seg * SEGMENTS and (half == 0 or rows == 1):
-        while s < SEGMENTS:
+        while s < end:
             xs, ws, ps = np.int64(x + 4 * s * seg), np.int64(w + s * seg * ROW_BYTES), np.int64(part + 4 * s * lds)
             if rows == 2:
                 _bf16_2_segments(2, xs, ldx, ws, ahead, ps, ldo, full, lds)
@@ -56,7 +56,7 @@ def _segments(half, x, rows, k, w, ahead, part):
             else:
                 _f16_4_segments(1, xs, ldx, ws, np.int64(PANEL), ps, ldo, full, lds)
                 s += 4
-    while s < SEGMENTS:
+    while s < end:
         k0 = min(k, s * seg)
         n = np.int64(min(k, k0 + seg) - k0)
         ps = part + 4 * s * lds
@@ -104,13 +104,14 @@ def panel_bytes(kind, k):
 
 
 @inner
-def _as_halves(kind, panel, k, scratch):
-    """Address of the 16-bit panel: itself, or what a quantised one becomes in this thread's scratch."""
-    if kind == 0:
-        return panel
-    halves = np.int64(scratch + 4 * SCRATCH_F32)
-    quantised.expand(np.int64(kind), panel, halves, np.int64(k // QUANT_BLOCK))
-    return halves
+def _as_halves(kind, panel, k0, k1, scratch):
+    """Makes the rows from k0 to k1 of a quantised panel 16-bit, in this thread's scratch; returns where row 0 would be."""
+    halves, first = np.int64(scratch + 4 * SCRATCH_F32), k0 // QUANT_BLOCK
+    last = (k1 + QUANT_BLOCK - 1) // QUANT_BLOCK
+    if last > first:
+        begin = np.int64(panel + quantised.panel_bytes(kind, first * QUANT_BLOCK))
+        quantised.expand(np.int64(kind), begin, halves, np.int64(last - first))
+    return np.int64(halves - first * QUANT_BLOCK * ROW_BYTES)
 
 
 @inner
@@ -124,7 +125,7 @@ def _few_rows(tid, nt, counter, scratch, half, x, m, k, w, n, out, bias, kind):
     """Bound by memory: each thread reads one long piece of the weights, and what is left is handed out panel by panel."""
     panels, bytes_each = (n + PANEL - 1) // PANEL, panel_bytes(kind, k)
     own = own_panels(panels, nt)
-    spare = np.int64(scratch + 4 * (SCRATCH_F32 - PANEL))
+    spare, seg = np.int64(scratch + 4 * (SCRATCH_F32 - PANEL)), (k + SEGMENTS - 1) // SEGMENTS
     p, end = tid * own, (tid + 1) * own
     while True:
         if p == end:
@@ -133,7 +134,14 @@ def _few_rows(tid, nt, counter, scratch, half, x, m, k, w, n, out, bias, kind):
                 return
             end = p + 1
         ahead = bytes_each if p + 1 < end else nt * bytes_each
-        _segments(half, x, m, k, _as_halves(kind, np.int64(w + p * bytes_each), k, scratch), ahead, scratch)
+        panel = np.int64(w + p * bytes_each)
+        if kind == 0:
+            _segments(half, x, m, k, panel, ahead, scratch, 0, SEGMENTS)
+        else:
+            for s in range(0, SEGMENTS, 4):  # so many 16-bit weights that the nearest cache still holds them when they are read
+                k0, k1 = min(k, s * seg), min(k, (s + 4) * seg)
+                halves = _as_halves(kind, panel, k0, k1, scratch)
+                _segments(half, x, m, k, halves, 0, scratch, s, s + 4)
         _add_up(scratch, m, spare, out, n, p * PANEL, bias)
         p += 1
 
@@ -152,10 +160,12 @@ def _many_rows(counter, scratch, half, x, m, k, w, n, out, bias, kind):
         m0, p0 = (task // chunks) * ROWS_TASK, (task % chunks) * PANELS_TASK
         m1, p1 = min(m, m0 + ROWS_TASK), min(panels, p0 + PANELS_TASK)
         for p in range(p0, p1):
-            wp = _as_halves(kind, np.int64(w + p * bytes_each), k, scratch)
+            wp = np.int64(w + p * bytes_each)
+            if kind != 0:
+                wp = _as_halves(kind, wp, 0, k, scratch)
             for b0 in range(m0, m1, ROWS_BLOCK):
                 rows = min(ROWS_BLOCK, m1 - b0)
-                _segments(half, np.int64(x + 4 * b0 * k), rows, k, wp, bytes_each, scratch)
+                _segments(half, np.int64(x + 4 * b0 * k), rows, k, wp, bytes_each, scratch, 0, SEGMENTS)
                 _add_up(scratch, rows, spare, np.int64(out + 4 * b0 * n), n, p * PANEL, bias)
 
 
