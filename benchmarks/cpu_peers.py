@@ -82,7 +82,8 @@ def work() -> Work:
     from queueproof.models.store import resolve
     from queueproof.models.weights.gguf_file import read_gguf
 
-    return Work.of(from_gguf(read_gguf(resolve(MODEL)), "bfloat16"), "ieee/1")
+    config = from_gguf(read_gguf(resolve(MODEL)), "bfloat16")
+    return Work(config.trunk_weights, config.head_weights, 2)
 
 
 def cpu_name() -> str:

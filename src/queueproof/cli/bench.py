@@ -29,9 +29,7 @@ if TYPE_CHECKING:
     from queueproof.cli.machine import MachineLimits
     from queueproof.engine.llm import LLM
     from queueproof.engine.prompts import Prompt
-    from queueproof.models.config import ModelConfig
 
-WEIGHT_BYTES = {"ieee/1": 2, "vendor": 4}  # of a matrix weight in memory
 BATCHED_TOKENS = 512
 
 
@@ -41,13 +39,7 @@ class Work:
 
     trunk_weights: int
     head_weights: int
-    bytes_per_weight: int
-
-    @classmethod
-    def of(cls, config: ModelConfig, arithmetic: str) -> Work:
-        q, kv = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-        layer = config.hidden_size * (2 * q + 2 * kv + 3 * config.intermediate_size)
-        return cls(config.num_layers * layer, config.hidden_size * config.vocab_size, WEIGHT_BYTES[arithmetic])
+    bytes_per_weight: float
 
     def seconds_at_least(self, limits: MachineLimits, steps: float, tokens: float, drawn: float) -> tuple[float, float]:
         """(seconds to read the weights once a step, seconds for the multiply-adds) at the machine's measured limits."""
@@ -90,7 +82,8 @@ def command(
         report("measuring memory and multiply-adds")
         measured = [measure(in_use)]
         loaded = load(model_name(model), arithmetic, report)
-        work = Work.of(loaded.config, arithmetic)
+        config = loaded.config
+        work = Work(config.trunk_weights, config.head_weights, loaded.forward.bytes_per_weight)
         rows = []
         prefill = max(BATCHED_TOKENS, prompt_tokens)
         options: dict[str, Any] = {

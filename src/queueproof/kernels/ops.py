@@ -27,7 +27,7 @@ U8 = NDArray[np.uint8]
 U32 = NDArray[np.uint32]
 U64 = NDArray[np.uint64]
 
-Matrix = Any  # a packed h16 weight matrix, opaque outside its backend
+Matrix = Any  # a packed h16 weight matrix, opaque outside its backend but for `nbytes`, what a step reads of it
 Vector = Any  # an f32 vector of weights
 RopeTable = Any  # cos and sin, f32 [max_len, D / 2] each
 Act = Any  # an activation of the running step: one row per token (or per logits row)

@@ -85,6 +85,17 @@ class ModelConfig:
             if token is not None and not 0 <= token < self.vocab_size:
                 raise ModelError(f"the {name} token {token} is outside the vocabulary of {self.vocab_size}")
 
+    @property
+    def trunk_weights(self) -> int:
+        """Values in the matrices of all layers: what each token is multiplied by."""
+        q, kv = self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
+        return self.num_layers * self.hidden_size * (2 * q + 2 * kv + 3 * self.intermediate_size)
+
+    @property
+    def head_weights(self) -> int:
+        """Values of the matrix that gives the logits."""
+        return self.hidden_size * self.vocab_size
+
 
 @dataclass(frozen=True, slots=True)
 class Variant:

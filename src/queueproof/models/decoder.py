@@ -58,6 +58,13 @@ class Decoder:
         self.vocab_size = config.vocab_size
         self.kv_shape = KVShape(config.num_layers, config.num_kv_heads, config.head_dim)
 
+    @property
+    def bytes_per_weight(self) -> float:
+        """In memory, on average over the matrices that a step reads whole: those of the layers, and the head."""
+        layers = [m for layer in self.weights.layers for m in (layer.qkv, layer.o, layer.gate_up, layer.down)]
+        count = self.config.trunk_weights + self.config.head_weights
+        return float(sum(m.nbytes for m in (*layers, self.weights.head)) / count)
+
     def trunk(self, ops: Ops) -> Act:
         """f32 [T, H]: the residual stream after the last layer."""
         eps = self.config.rms_eps

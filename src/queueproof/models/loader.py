@@ -10,11 +10,12 @@ from pathlib import Path
 
 from queueproof.contract.errors import InvalidParameter, ModelError
 from queueproof.kernels import canary
-from queueproof.kernels.ops import Backend, ForwardModel
+from queueproof.kernels.ops import Backend
 from queueproof.models import gguf_config, hf_config
 from queueproof.models.assemble import Progress, assemble
 from queueproof.models.chat import ChatTemplate, template_of_folder
 from queueproof.models.config import ModelConfig
+from queueproof.models.decoder import Decoder
 from queueproof.models.store import resolve
 from queueproof.models.tokenizer import Tokenizer
 from queueproof.models.tokenizer_gguf import read_gguf_tokenizer
@@ -35,7 +36,7 @@ class LoadedModel:
     """
 
     config: ModelConfig
-    forward: ForwardModel
+    forward: Decoder
     tokenizer: Tokenizer
     name: str
     backend: Backend

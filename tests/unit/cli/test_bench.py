@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import ctypes
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,6 +10,9 @@ from queueproof.cli import machine
 from queueproof.cli.bench import Work
 from queueproof.cli.machine import MachineLimits
 from queueproof.cli.main import app
+from queueproof.models.gguf_config import from_gguf
+from queueproof.models.store import resolve
+from queueproof.models.weights.gguf_file import read_gguf
 
 
 def test_the_read_loop_reads_every_word() -> None:
@@ -36,16 +38,8 @@ def test_measured_limits_are_plausible(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_weights_of_smollm2_are_counted() -> None:
-    config = SimpleNamespace(
-        num_layers=30,
-        hidden_size=576,
-        intermediate_size=1536,
-        num_heads=9,
-        num_kv_heads=3,
-        head_dim=64,
-        vocab_size=49152,
-    )
-    work = Work.of(config, "ieee/1")  # type: ignore[arg-type]
+    config = from_gguf(read_gguf(resolve("smollm2-135m")), "bfloat16")
+    work = Work(config.trunk_weights, config.head_weights, 2)
     assert work.trunk_weights + work.head_weights == 134_479_872  # 134,515,008 without the 61 norms of 576
     limits = MachineLimits(read_bytes_per_s=2.0 * 134_479_872, flops_per_s=2.0 * 134_479_872, threads=1)
     assert work.seconds_at_least(limits, steps=1, tokens=1, drawn=1) == (1.0, 1.0)

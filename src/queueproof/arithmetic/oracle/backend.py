@@ -35,6 +35,10 @@ class Matrix:
     weight: F32  # [N, K], 16-bit values, columns contiguous: sums walk over K
     bias: F32 | None
 
+    @property
+    def nbytes(self) -> int:
+        return int(self.weight.nbytes)
+
 
 @dataclass(frozen=True, slots=True)
 class Rope:

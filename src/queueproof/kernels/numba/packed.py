@@ -31,6 +31,10 @@ class PackedMatrix:
     bias: NDArray[np.float32] | None
     kind: int = 0
 
+    @property
+    def nbytes(self) -> int:
+        return int(self.data.nbytes)
+
 
 def pack(n: int, k: int, row_slices: Iterable[U16], dtype: Dtype, bias: NDArray[np.float32] | None) -> PackedMatrix:
     """Packs rows as they come; holds one slice besides the result.

@@ -31,6 +31,10 @@ class Weight:
     k: int
     bias: torch.Tensor | None = None
 
+    @property
+    def nbytes(self) -> int:
+        return int(self.data.nbytes)
+
 
 @dataclass(frozen=True, slots=True)
 class Tile:

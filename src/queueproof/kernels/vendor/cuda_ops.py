@@ -22,6 +22,10 @@ class Matrix:
     data: torch.Tensor  # h16 [N, K]
     bias: torch.Tensor | None  # h16 [N]
 
+    @property
+    def nbytes(self) -> int:
+        return int(self.data.nbytes)
+
 
 @dataclass(frozen=True, slots=True)
 class Rope:

@@ -21,6 +21,10 @@ class Matrix:
     columns: F32  # [K, N], the transposed weight: the layout that the BLAS multiplies fastest by few rows
     bias: F32 | None
 
+    @property
+    def nbytes(self) -> int:
+        return int(self.columns.nbytes)
+
 
 @dataclass(frozen=True, slots=True)
 class Rope:
