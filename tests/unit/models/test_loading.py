@@ -61,6 +61,38 @@ def test_kernels_and_oracle_agree_on_a_whole_model(variant: str, tmp_path: Path)
     assert np.array_equal(expected.view(np.uint32), got.view(np.uint32))
 
 
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize(("quant", "most"), [(Quant.Q8_0, 1.1), (Quant.Q4_0, 0.6), (Quant.Q4_1, 0.7)])
+def test_weights_kept_in_8_and_4_bits_give_the_bits_of_16(variant: str, quant: Quant, most: float, tmp_path: Path) -> None:
+    path = write_gguf(checkpoint(**VARIANTS[variant]), tmp_path / "m.gguf", quant)
+    kernels = backend_of("ieee/1")
+    kept, sixteen = load_model(path, kernels), load(path)
+    expected = logits(sixteen.forward, sixteen.backend, IDS)
+    for threads in (1, 2):
+        got = logits(kept.forward, kernels, IDS, threads=threads)
+        assert np.array_equal(expected.view(np.uint32), got.view(np.uint32))
+    assert kept.forward.bytes_per_weight <= most < sixteen.forward.bytes_per_weight
+
+
+def test_as_float16_they_take_16_bits(tmp_path: Path) -> None:
+    path = write_gguf(checkpoint(), tmp_path / "m.gguf", Quant.Q8_0)
+    kernels = backend_of("ieee/1")
+    fast, slow = load_model(path, kernels, dtype="float16"), load(path, dtype="float16")
+    expected, got = logits(slow.forward, slow.backend, IDS), logits(fast.forward, kernels, IDS)
+    assert np.array_equal(expected.view(np.uint32), got.view(np.uint32))
+    assert fast.forward.bytes_per_weight >= 2
+
+
+def test_a_scale_that_is_no_number_is_refused(tmp_path: Path) -> None:
+    path = write_gguf(checkpoint(), tmp_path / "m.gguf", Quant.Q4_0)
+    start = read_gguf(path).tensors["blk.1.ffn_down.weight"].start
+    with path.open("r+b") as file:
+        file.seek(start)
+        file.write(np.float16(np.inf).tobytes())
+    with pytest.raises(ModelError, match=r"layers\.1\.mlp\.down_proj\.weight holds a Q4_0 scale that is infinite or NaN"):
+        load_model(path, backend_of("ieee/1"))
+
+
 @pytest.mark.parametrize("variant", ["llama3", "mistral", "qwen2", "qwen3", "llama-bias"])
 def test_every_option_moves_the_result(variant: str, tmp_path: Path) -> None:
     """The same files read without the option give other logits: nothing that is in the config is ignored."""
