@@ -33,6 +33,7 @@ def product(x: np.ndarray, w: PackedMatrix, threads: int) -> np.ndarray:
         address(out),
         bias,
         w.kind,
+        w.panel_bytes,
         step=step,
         scratch=SCRATCH_F32 + w.k * PANEL,
     )

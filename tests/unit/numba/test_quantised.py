@@ -46,6 +46,8 @@ def both(n: int, k: int, kind: str, seed: int, cut: int) -> tuple[PackedMatrix, 
 def test_every_value(kind: str) -> None:
     n, k = 3 * PANEL + 5, 256
     kept, _, values = both(n, k, kind, 1, 7)
+    unrounded = dequantize(stored(np.random.default_rng(1), n, k, kind), GGMLQuantizationType[kind])
+    assert not same_bits(unrounded, widen(values, "bfloat16"))  # the comparison below would see a missing rounding
     ids = np.random.default_rng(2).permutation(n).astype(np.int32)
     step = {StepWord.ROWS: n, StepWord.TOKEN_IDS: address(ids)}
     for threads in THREADS:

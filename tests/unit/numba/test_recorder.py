@@ -19,7 +19,7 @@ def test_each_instruction_names_the_next_weights_and_what_was_asked_for() -> Non
     asked = 0
     for i, words in enumerate(code):
         after = next((j for j in products if j > i), None)
-        expected = [0, 0, 0] if after is None else [int(code[after, word]) for word in (4, 3, 5)]
+        expected = [0, 0, 0] if after is None else [int(code[after, word]) for word in (4, 9, 5)]
         assert words[NEXT_WEIGHTS : NEXT_WEIGHTS + 3].tolist() == expected
         asked = 0 if i in products else asked + AHEAD
         assert words[NEXT_WEIGHTS + 3] == asked

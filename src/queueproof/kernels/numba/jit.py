@@ -31,7 +31,7 @@ def source_digest() -> str:
     """SHA-256 (16 hex digits) over the kernel sources, the arithmetic's constants and the compiler's versions."""
     here = Path(__file__).parent
     h = hashlib.sha256(f"{numba.__version__} {llvmlite.__version__}".encode())
-    for path in [*sorted(here.glob("*.py")), here.parents[1] / "arithmetic" / "ieee1.py"]:
+    for path in [*sorted(here.glob("*.py")), here.parent / "ops.py", here.parents[1] / "arithmetic" / "ieee1.py"]:
         h.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     return h.hexdigest()[:16]
 

@@ -1,7 +1,7 @@
 """x · wᵀ with the matmul tree: panels of PANEL columns, 8 segments of K, register tiles from `microkernel`.
 
 Packed weights: bf16 as [panels, K, LANES] words of column pairs (j, j + LANES); f16 as [panels, K, PANEL] halves.
-The last panel is padded with zeros. Bytes read per step are those of the 16-bit weights, once.
+The last panel is padded with zeros. Those of `quantised` become bf16 in a thread's scratch. Each is read once a step.
 """
 
 from __future__ import annotations
@@ -99,11 +99,6 @@ def _add_up(part, rows, spare, out, n, n0, bias):
 
 
 @inner
-def panel_bytes(kind, k):
-    return np.int64(k * ROW_BYTES) if kind == 0 else quantised.panel_bytes(kind, k)
-
-
-@inner
 def _as_halves(kind, panel, k0, k1, scratch):
     """Makes the rows from k0 to k1 of a quantised panel 16-bit, in this thread's scratch; returns where row 0 would be."""
     halves, first = np.int64(scratch + 4 * SCRATCH_F32), k0 // QUANT_BLOCK
@@ -121,9 +116,9 @@ def own_panels(panels, nt):
 
 
 @inner
-def _few_rows(tid, nt, counter, scratch, half, x, m, k, w, n, out, bias, kind):
+def _few_rows(tid, nt, counter, scratch, half, x, m, k, w, n, out, bias, kind, bytes_each):
     """Bound by memory: each thread reads one long piece of the weights, and what is left is handed out panel by panel."""
-    panels, bytes_each = (n + PANEL - 1) // PANEL, panel_bytes(kind, k)
+    panels = (n + PANEL - 1) // PANEL
     own = own_panels(panels, nt)
     spare, seg = np.int64(scratch + 4 * (SCRATCH_F32 - PANEL)), (k + SEGMENTS - 1) // SEGMENTS
     p, end = tid * own, (tid + 1) * own
@@ -147,9 +142,9 @@ def _few_rows(tid, nt, counter, scratch, half, x, m, k, w, n, out, bias, kind):
 
 
 @inner
-def _many_rows(counter, scratch, half, x, m, k, w, n, out, bias, kind):
+def _many_rows(counter, scratch, half, x, m, k, w, n, out, bias, kind, bytes_each):
     """Bound by operations: a panel stays in the nearest cache while all rows of a task go by."""
-    panels, bytes_each = (n + PANEL - 1) // PANEL, panel_bytes(kind, k)
+    panels = (n + PANEL - 1) // PANEL
     groups = (m + ROWS_TASK - 1) // ROWS_TASK
     chunks = (panels + PANELS_TASK - 1) // PANELS_TASK
     spare = np.int64(scratch + 4 * (SCRATCH_F32 - PANEL))
@@ -170,17 +165,17 @@ def _many_rows(counter, scratch, half, x, m, k, w, n, out, bias, kind):
 
 
 @inner
-def linear(tid, nt, counter, scratch, half, x, m, k, w, n, out, bias, kind):
+def linear(tid, nt, counter, scratch, half, x, m, k, w, n, out, bias, kind, bytes_each):
     """out[m, n] = x[m, k] · w[n, k]ᵀ (+ bias); all addresses; takes tasks from the atomic counter until none is left.
 
-    half: 0 for bf16 weights, 1 for f16. kind: 0 for 16-bit weights, or the code of a quantised kind, whose values are bf16.
+    half: 0 for bf16 weights, 1 for f16. kind: 0 for 16-bit weights, or the code of a quantised kind, whose values are bf16. bytes_each: of a panel.
     x, out, bias: f32, row-major; bias 0 for none. scratch: SCRATCH_F32 f32, and a 16-bit panel for a quantised kind.
     Tree: 8 segments of ceil(k / 8), fma chains, balanced (docs/arithmetic.md section 2).
     """
     if m <= FEW_ROWS:
-        _few_rows(tid, nt, counter, scratch, half, x, m, k, w, n, out, bias, kind)
+        _few_rows(tid, nt, counter, scratch, half, x, m, k, w, n, out, bias, kind, bytes_each)
     else:
-        _many_rows(counter, scratch, half, x, m, k, w, n, out, bias, kind)
+        _many_rows(counter, scratch, half, x, m, k, w, n, out, bias, kind, bytes_each)
 
 
 @inner

@@ -32,6 +32,10 @@ class PackedMatrix:
     kind: int = 0
 
     @property
+    def panel_bytes(self) -> int:
+        return self.data[0].nbytes
+
+    @property
     def nbytes(self) -> int:
         return int(self.data.nbytes)
 

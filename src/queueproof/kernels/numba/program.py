@@ -32,13 +32,9 @@ from queueproof.kernels.numba.team import (
 
 # Words of an instruction: the operation, up to 19 arguments, the next weights, and on a cache line of its own the task counter.
 ROW = 32
-NEXT_WEIGHTS = (
-    20  # of the next LINEAR: address, bytes of a panel, n, and how many bytes the instructions before have asked for
-)
+NEXT_WEIGHTS = 20  # of the next LINEAR: address, bytes of a panel, n, and how many bytes were asked for before
 COUNTER = 24
-AHEAD = (
-    48 * 1024
-)  # bytes that a thread asks for after each instruction: half a core's cache in the two or three between
+AHEAD = 48 * 1024  # bytes that a thread asks for after each instruction: half a core's cache in the two or three between
 
 
 class Op(IntEnum):
@@ -87,7 +83,7 @@ def execute(tid, nt, scratch, a, counter, s):
     op, half = a[0], s[_HALF]
     rows = s[a[1]]  # of the tokens or of the logits rows
     if op == _LINEAR:
-        linear(tid, nt, counter, scratch, half, a[2], rows, a[3], a[4], a[5], a[6], a[7], a[8])
+        linear(tid, nt, counter, scratch, half, a[2], rows, a[3], a[4], a[5], a[6], a[7], a[8], a[9])
     elif op == _NORM:
         ew.rms_norm(tid, nt, half, scratch, a[2], a[3], a[4], a[5], rows, a[6], a[7])
     elif op == _ATTENTION:

@@ -64,7 +64,6 @@ class Recorder:
         self._layer_bytes = (2 * limits.num_blocks * per_block * kv.head_dim, 2 * limits.num_blocks * per_block * dp)
         self._pool: dict[tuple[int, int], list[F32]] = defaultdict(list)
         self._code: list[list[int]] = []
-        self._panel_bytes: dict[int, int] = {}  # of each LINEAR in the code
         self._kept: list[object] = []
         self.scratch_f32 = SCRATCH_F32
         self.vocab_size = 1 << 31  # ids below it have a row in every table that is looked into
@@ -80,10 +79,10 @@ class Recorder:
         for i in reversed(range(len(self._code))):
             code[i, NEXT_WEIGHTS : NEXT_WEIGHTS + 3] = weights
             if self._code[i][0] == Op.LINEAR:
-                weights = [int(code[i, 4]), self._panel_bytes[i], int(code[i, 5])]
+                weights = [int(code[i, word]) for word in (4, 9, 5)]
         for words in code[: len(self._code)]:
             words[NEXT_WEIGHTS + 3] = asked = 0 if words[0] == Op.LINEAR else asked + AHEAD
-        n, self._code, self._panel_bytes = len(self._code), [], {}
+        n, self._code = len(self._code), []
         return code[:n]  # type: ignore[return-value]
 
     def _emit(self, op: Op, rows: int, *words: int) -> None:
@@ -126,7 +125,9 @@ class Recorder:
         self._kept.append(weight)
         self._need(h.width + 64)
         d = 0 if delta is None else address(delta.array)
-        self._emit(Op.RMS_NORM, h.rows, address(h.array), d, address(weight), _bits(eps), h.width, address(out.array))
+        self._emit(
+            Op.RMS_NORM, h.rows, address(h.array), d, address(weight), _bits(eps), h.width, address(out.array)
+        )
         return out
 
     def linear(self, x: Buffer, w: PackedMatrix) -> Buffer:
@@ -137,8 +138,8 @@ class Recorder:
         bias = 0 if w.bias is None else address(w.bias)
         if w.kind:
             self._need(SCRATCH_F32 + w.k * PANEL // 2)  # a panel of halves
-        self._emit(Op.LINEAR, x.rows, address(x.array), w.k, address(w.data), w.n, address(out.array), bias, w.kind)
-        self._panel_bytes[len(self._code) - 1] = w.data[0].nbytes
+        words = (address(x.array), w.k, address(w.data), w.n, address(out.array), bias, w.kind, w.panel_bytes)
+        self._emit(Op.LINEAR, x.rows, *words)
         return out
 
     def rope_and_cache(
@@ -170,9 +171,7 @@ class Recorder:
     def attention(self, q: Buffer, layer: int, heads: int, window: int | None = None) -> Buffer:
         kvh, d = self.kv.kv_heads, self.kv.head_dim
         if heads % kvh or heads // kvh > TILE_ROWS:
-            raise UnsupportedModel(
-                f"{heads} query heads on {kvh} key heads; supported: a multiple, at most {TILE_ROWS}"
-            )
+            raise UnsupportedModel(f"{heads} query heads on {kvh} key heads; supported: a multiple, at most {TILE_ROWS}")
         out = self._new(q.rows, heads * d)
         self._need(scratch_f32(d))
         k, v = self._cache(layer)
