@@ -125,9 +125,9 @@ SUITE = ("qwen3-8b:3", "qwen3-0.6b", "mistral-7b:2:700")
 
 
 def tiny_config() -> dict[str, Any]:
-    """A Qwen3 of two small layers."""
-    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
-    more = {"head_dim": 16, "intermediate_size": 96, "vocab_size": 257, "max_position_embeddings": 512}
+    """A Qwen3 of two small layers, wide enough that OpenBLAS adds up in another order for another number of rows on every CPU."""
+    sizes = {"hidden_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
+    more = {"head_dim": 16, "intermediate_size": 640, "vocab_size": 257, "max_position_embeddings": 512}
     return PRESETS["qwen3-0.6b"] | sizes | more | {"bos_token_id": 1, "eos_token_id": 2}
 
 
