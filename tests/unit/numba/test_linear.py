@@ -8,7 +8,7 @@ import pytest
 from queueproof.arithmetic.bits import round16_bits, widen
 from queueproof.arithmetic.diff import same_bits
 from queueproof.arithmetic.oracle.sums import matmul
-from queueproof.kernels.numba.linear import ROWS_BLOCK, ROWS_TASK, SCRATCH_F32
+from queueproof.kernels.numba.linear import ROWS_BLOCK, ROWS_TASK, scratch_f32
 from queueproof.kernels.numba.microkernel import MAX_ROWS, PANEL
 from queueproof.kernels.numba.packed import PackedMatrix, pack
 from queueproof.kernels.numba.program import Op, StepWord
@@ -34,8 +34,9 @@ def product(x: np.ndarray, w: PackedMatrix, threads: int) -> np.ndarray:
         bias,
         w.kind,
         w.panel_bytes,
+        address(w.needs),
         step=step,
-        scratch=SCRATCH_F32 + w.k * PANEL,
+        scratch=scratch_f32(w.k, w.kind, len(x)),
     )
     return out
 

@@ -62,7 +62,7 @@ def test_each_value_in_registers(kind: str) -> None:
     n, k = PANEL + 3, 96
     kept, _, values = both(n, k, kind, 3, n)
     want = widen(values, "bfloat16").T + np.float32(0)
-    plain = PackedMatrix(n, k, "bfloat16", kept.data, None, kept.kind)
+    plain = PackedMatrix(n, k, "bfloat16", kept.data, None, kept.needs, kept.kind)
     assert same_bits(product(np.eye(k, dtype=np.float32), plain, 1), want)
     assert same_bits(product(np.eye(k, dtype=np.float32)[:1], plain, 1), want[:1])
 

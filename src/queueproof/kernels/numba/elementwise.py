@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from queueproof.arithmetic.ieee1 import ROW_BLOCK, ROW_LANES
+from queueproof.arithmetic.ieee1 import ROW_BLOCK, ROW_LANES, SEGMENTS
 from queueproof.kernels.numba.ir import carray, f16_to_f32, float_of, void_ptr
 from queueproof.kernels.numba.jit import inner
 from queueproof.kernels.numba.math import ONE, bf16, bf16_bits, f16, f16_bits, halve, silu
-from queueproof.kernels.numba.microkernel import LANES, PANEL
+from queueproof.kernels.numba.microkernel import PAIR_BYTES, PANEL
 from queueproof.kernels.numba.quantised import read_row
 
 ZERO = np.float32(0)
@@ -65,12 +65,16 @@ def embed(tid, nt, half, table, k, ids, rows, out, kind):
             read_row(kind, table, k, tokens[i], to)
             continue
         p, lane = tokens[i] // PANEL, tokens[i] % PANEL
-        panel = carray(void_ptr(np.int64(table + p * k * PANEL * 2)), k * PANEL, np.uint16)
         if half == 0:
-            at = lane * 2 if lane < LANES else (lane - LANES) * 2 + 1
+            seg = (k + SEGMENTS - 1) // SEGMENTS
+            count = (seg + 1) // 2
+            words = carray(void_ptr(np.int64(table + p * SEGMENTS * count * PAIR_BYTES)), SEGMENTS * count * PANEL, np.uint32)
             for j in range(k):
-                to[j] = float_of(np.int32(np.uint32(panel[j * PANEL + at]) << np.uint32(16)))
+                place = j % seg
+                word = words[(j // seg * count + place // 2) * PANEL + lane]
+                to[j] = float_of(np.int32(word << np.uint32(16) if place % 2 else word & np.uint32(0xFFFF0000)))
         else:
+            panel = carray(void_ptr(np.int64(table + p * k * PANEL * 2)), k * PANEL, np.uint16)
             for j in range(k):
                 to[j] = f16_to_f32(panel[j * PANEL + lane])
 

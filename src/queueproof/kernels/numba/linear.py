@@ -1,7 +1,11 @@
 """x · wᵀ with the matmul tree: panels of PANEL columns, 8 segments of K, register tiles from `microkernel`.
 
-Packed weights: bf16 as [panels, K, LANES] words of column pairs (j, j + LANES); f16 as [panels, K, PANEL] halves.
-The last panel is padded with zeros. Those of `quantised` become bf16 in a thread's scratch. Each is read once a step.
+Packed weights: bf16 as [panels, pairs of k, PANEL] words, f16 as [panels, K, PANEL] halves. Each segment has its own pairs:
+where it is of odd length, the last one is half empty. The last panel is padded with zeros. Panels of `quantised` become bf16
+in a thread's scratch. Each is read once a step.
+
+Where the CPU has a dot instruction for bf16 (`microkernel`), a thread first makes its rows of x pairs too; panels and rows
+with which it could give other bits than the chain go the slower way (`pairs`).
 """
 
 from __future__ import annotations
@@ -14,7 +18,8 @@ from queueproof.kernels.numba import quantised
 from queueproof.kernels.numba.ir import atomic_add, carray, prefetch, void_ptr
 from queueproof.kernels.numba.jit import inner
 from queueproof.kernels.numba.memory import LINE
-from queueproof.kernels.numba.microkernel import MAX_ROWS, PANEL, SIZES, add_segments
+from queueproof.kernels.numba.microkernel import DOTS, MAX_ROWS, PAIR_BYTES, PANEL, SIZES, add_segments
+from queueproof.kernels.numba.pairs import make_pairs, pair_count
 from queueproof.kernels.ops import QUANT_BLOCK
 
 ROWS_BLOCK = 4 * MAX_ROWS  # rows whose segment sums wait in a thread's scratch
@@ -23,30 +28,69 @@ PANELS_TASK = 4
 LOOK_AHEAD = 64 * 1024  # bytes of a panel up to which the next one is asked for while this one is read
 FEW_ROWS = 2 * MAX_ROWS  # up to so many, reading the weights takes longer than computing
 SCRATCH_F32 = SEGMENTS * ROWS_BLOCK * PANEL + PANEL  # per thread
-ROW_BYTES = 2 * PANEL  # of one row of a panel
+ROW_BYTES = 2 * PANEL  # of a panel, for one k
 
 _bf16 = mk.make(SIZES, 1, "pair_bf16")
 _bf16_4_segments = mk.make((1,), 4, "pair_bf16")  # few rows: several segments at once, for enough independent chains
 _bf16_2_segments = mk.make((2,), 2, "pair_bf16")
 _f16 = mk.make(SIZES, 1, "plain_f16")
 _f16_4_segments = mk.make((1,), 4, "plain_f16")
+if DOTS:
+    _dots = mk.make(SIZES, 1, "dot_bf16")
+    _dots_4_segments = mk.make((1,), 4, "dot_bf16")
+    _dots_2_segments = mk.make((2, 3), 2, "dot_bf16")
 _EVEN_ONLY = 6  # tiles of more rows come in even sizes
 
 
 @inner
-def _segments(half, x, rows, k, w, ahead, part, s, end):
+def _dot_segments(pairs, rows, k, w, ahead, part, s, end):
+    """As `_segments`, with the rows of x as pairs."""
+    count = np.int64(((k + SEGMENTS - 1) // SEGMENTS + 1) // 2)
+    ldx, lds, ldo, z = np.int64(SEGMENTS * count), np.int64(rows * PANEL), np.int64(PANEL), np.int64(0)
+    while s < end:
+        xs, ws, ps = np.int64(pairs + 4 * s * count), np.int64(w + s * count * PAIR_BYTES), np.int64(part + 4 * s * lds)
+        if rows == 1:
+            _dots_4_segments(1, xs, ldx, ws, ahead, ps, ldo, count, lds)
+            s += 4
+            continue
+        if rows <= 3:
+            _dots_2_segments(rows, xs, ldx, ws, ahead, ps, ldo, count, lds)
+            s += 2
+            continue
+        r, tiles = 0, (rows + MAX_ROWS - 1) // MAX_ROWS
+        while r < rows:
+            here = _tile_rows(rows - r, tiles)
+            _dots(here, np.int64(xs + 4 * r * ldx), ldx, ws, ahead, np.int64(ps + 4 * r * PANEL), ldo, count, z)
+            r += here
+            tiles = max(1, tiles - 1)
+        s += 1
+
+
+@inner
+def _tile_rows(rows, tiles):
+    """Rows of the next of so many tiles, as even as possible: 8 rows are 4 + 4."""
+    here = (rows + tiles - 1) // tiles
+    return here - here % 2 if here > _EVEN_ONLY else here
+
+
+@inner
+def _segments(half, pairs, x, rows, k, w, ahead, part, s, end):
     """Segment sums s to end (multiples of 4) of `rows` <= ROWS_BLOCK rows of x and one panel, into part [8, rows, PANEL].
 
-    ahead: bytes from this panel to the next one.
+    pairs: address of the same rows as pairs, where the panel may be read so, or 0. ahead: bytes from this panel to the next one.
     """
     seg = (k + SEGMENTS - 1) // SEGMENTS
     # the same place in the next panel; in a long panel the hardware follows its long segments by itself
     ahead = np.int64(ahead if k * ROW_BYTES <= LOOK_AHEAD else 32 * ROW_BYTES)
+    if DOTS and pairs != 0:
+        _dot_segments(pairs, rows, k, w, ahead, part, s, end)
+        return
+    bytes_seg = seg * ROW_BYTES if half else (seg + 1) // 2 * PAIR_BYTES
     ldx, lds, ldo = np.int64(k), np.int64(rows * PANEL), np.int64(PANEL)
     z, full = np.int64(0), np.int64(seg)
     if rows <= 2 and k == seg * SEGMENTS and (half == 0 or rows == 1):
         while s < end:
-            xs, ws, ps = np.int64(x + 4 * s * seg), np.int64(w + s * seg * ROW_BYTES), np.int64(part + 4 * s * lds)
+            xs, ws, ps = np.int64(x + 4 * s * seg), np.int64(w + s * bytes_seg), np.int64(part + 4 * s * lds)
             if rows == 2:
                 _bf16_2_segments(2, xs, ldx, ws, ahead, ps, ldo, full, lds)
                 s += 2
@@ -65,11 +109,10 @@ def _segments(half, x, rows, k, w, ahead, part, s, end):
             for i in range(rows * PANEL):
                 empty[i] = np.float32(0)
         else:
-            r, ws = 0, np.int64(w + k0 * ROW_BYTES)
+            r, ws = 0, np.int64(w + s * bytes_seg)
             tiles = (rows + MAX_ROWS - 1) // MAX_ROWS
             while r < rows:
-                here = (rows - r + tiles - 1) // tiles  # as even as possible: 8 rows are 4 + 4
-                here -= here % 2 if here > _EVEN_ONLY else 0
+                here = _tile_rows(rows - r, tiles)
                 xs, to = np.int64(x + 4 * (r * k + k0)), np.int64(ps + 4 * r * PANEL)
                 if half == 0:
                     _bf16(here, xs, ldx, ws, ahead, to, ldo, n, z)
@@ -116,11 +159,14 @@ def own_panels(panels, nt):
 
 
 @inner
-def _few_rows(tid, nt, counter, scratch, half, x, m, k, w, n, out, bias, kind, bytes_each):
+def _few_rows(tid, nt, counter, scratch, half, x, m, k, w, n, out, bias, kind, bytes_each, needs):
     """Bound by memory: each thread reads one long piece of the weights, and what is left is handed out panel by panel."""
     panels = (n + PANEL - 1) // PANEL
     own = own_panels(panels, nt)
     spare, seg = np.int64(scratch + 4 * (SCRATCH_F32 - PANEL)), (k + SEGMENTS - 1) // SEGMENTS
+    need, words, least = carray(void_ptr(needs), panels, np.int32), _pairs_at(scratch, k, kind), np.int64(-1)
+    if DOTS and half == 0:
+        least = make_pairs(x, m, k, words)
     p, end = tid * own, (tid + 1) * own
     while True:
         if p == end:
@@ -130,52 +176,68 @@ def _few_rows(tid, nt, counter, scratch, half, x, m, k, w, n, out, bias, kind, b
             end = p + 1
         ahead = bytes_each if p + 1 < end else nt * bytes_each
         panel = np.int64(w + p * bytes_each)
+        pairs = words if least >= need[p] else np.int64(0)
         if kind == 0:
-            _segments(half, x, m, k, panel, ahead, scratch, 0, SEGMENTS)
+            _segments(half, pairs, x, m, k, panel, ahead, scratch, 0, SEGMENTS)
         else:
             for s in range(0, SEGMENTS, 4):  # so many 16-bit weights that the nearest cache still holds them when they are read
                 k0, k1 = min(k, s * seg), min(k, (s + 4) * seg)
                 halves = _as_halves(kind, panel, k0, k1, scratch)
-                _segments(half, x, m, k, halves, 0, scratch, s, s + 4)
+                _segments(half, pairs, x, m, k, halves, 0, scratch, s, s + 4)
         _add_up(scratch, m, spare, out, n, p * PANEL, bias)
         p += 1
 
 
 @inner
-def _many_rows(counter, scratch, half, x, m, k, w, n, out, bias, kind, bytes_each):
+def _many_rows(counter, scratch, half, x, m, k, w, n, out, bias, kind, bytes_each, needs):
     """Bound by operations: a panel stays in the nearest cache while all rows of a task go by."""
     panels = (n + PANEL - 1) // PANEL
     groups = (m + ROWS_TASK - 1) // ROWS_TASK
     chunks = (panels + PANELS_TASK - 1) // PANELS_TASK
     spare = np.int64(scratch + 4 * (SCRATCH_F32 - PANEL))
+    need, words, least, made = carray(void_ptr(needs), panels, np.int32), _pairs_at(scratch, k, kind), np.int64(-1), -1
+    row_words = 4 * SEGMENTS * (((k + SEGMENTS - 1) // SEGMENTS + 1) // 2)
     while True:
         task = atomic_add(counter, np.int64(1))
         if task >= groups * chunks:
             return
         m0, p0 = (task // chunks) * ROWS_TASK, (task % chunks) * PANELS_TASK
         m1, p1 = min(m, m0 + ROWS_TASK), min(panels, p0 + PANELS_TASK)
+        if DOTS and half == 0 and made != m0:
+            least, made = make_pairs(np.int64(x + 4 * m0 * k), m1 - m0, k, words), m0
         for p in range(p0, p1):
             wp = np.int64(w + p * bytes_each)
             if kind != 0:
                 wp = _as_halves(kind, wp, 0, k, scratch)
             for b0 in range(m0, m1, ROWS_BLOCK):
                 rows = min(ROWS_BLOCK, m1 - b0)
-                _segments(half, np.int64(x + 4 * b0 * k), rows, k, wp, bytes_each, scratch, 0, SEGMENTS)
+                pairs = np.int64(words + (b0 - m0) * row_words) if least >= need[p] else np.int64(0)
+                _segments(half, pairs, np.int64(x + 4 * b0 * k), rows, k, wp, bytes_each, scratch, 0, SEGMENTS)
                 _add_up(scratch, rows, spare, np.int64(out + 4 * b0 * n), n, p * PANEL, bias)
 
 
+def scratch_f32(k: int, kind: int, rows: int) -> int:
+    """f32 of scratch per thread for steps of up to so many rows: segment sums, a 16-bit panel for a quantised kind, and pairs of x."""
+    return SCRATCH_F32 + (k * PANEL // 2 if kind else 0) + (pair_count(k) * min(rows, max(FEW_ROWS, ROWS_TASK)) if DOTS else 0)
+
+
 @inner
-def linear(tid, nt, counter, scratch, half, x, m, k, w, n, out, bias, kind, bytes_each):
+def _pairs_at(scratch, k, kind):
+    return np.int64(scratch + 4 * SCRATCH_F32 + (k * ROW_BYTES if kind != 0 else 0))
+
+
+@inner
+def linear(tid, nt, counter, scratch, half, x, m, k, w, n, out, bias, kind, bytes_each, needs):
     """out[m, n] = x[m, k] · w[n, k]ᵀ (+ bias); all addresses; takes tasks from the atomic counter until none is left.
 
     half: 0 for bf16 weights, 1 for f16. kind: 0 for 16-bit weights, or the code of a quantised kind, whose values are bf16. bytes_each: of a panel.
-    x, out, bias: f32, row-major; bias 0 for none. scratch: SCRATCH_F32 f32, and a 16-bit panel for a quantised kind.
+    x, out, bias: f32, row-major; bias 0 for none. needs: i32 per panel (`pairs.need_of`). scratch: `scratch_f32`.
     Tree: 8 segments of ceil(k / 8), fma chains, balanced (docs/arithmetic.md section 2).
     """
     if m <= FEW_ROWS:
-        _few_rows(tid, nt, counter, scratch, half, x, m, k, w, n, out, bias, kind, bytes_each)
+        _few_rows(tid, nt, counter, scratch, half, x, m, k, w, n, out, bias, kind, bytes_each, needs)
     else:
-        _many_rows(counter, scratch, half, x, m, k, w, n, out, bias, kind, bytes_each)
+        _many_rows(counter, scratch, half, x, m, k, w, n, out, bias, kind, bytes_each, needs)
 
 
 @inner

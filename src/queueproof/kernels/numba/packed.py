@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from queueproof.kernels.numba import quantised
 from queueproof.kernels.numba.memory import Arena
-from queueproof.kernels.numba.microkernel import LANES, PANEL
+from queueproof.kernels.numba.microkernel import PANEL
+from queueproof.kernels.numba.pairs import NEVER, as_pairs, need_of, pair_count
 from queueproof.kernels.ops import QUANT_BLOCK, U8, U16, Dtype, Quantised
 
 _ARENA = Arena()
@@ -21,14 +22,16 @@ _ARENA = Arena()
 class PackedMatrix:
     """An [n, k] weight in panels; `bias` is padded to whole panels.
 
-    kind 0: 16-bit, `data` u16 [panels, k, PANEL]. Else the code of a quantised kind, `data` u8 [panels, k / 32, bytes of a block].
+    kind 0: `data` is u32 [panels, pairs of k, PANEL] for bfloat16, u16 [panels, k, PANEL] for float16. Else the code of a
+    quantised kind, and `data` u8 [panels, k / 32, bytes of a block]. needs: i32 [panels], see `pairs.need_of`.
     """
 
     n: int
     k: int
     dtype: Dtype  # of the values
-    data: NDArray[np.uint16] | NDArray[np.uint8]
+    data: NDArray[np.uint32] | NDArray[np.uint16] | NDArray[np.uint8]
     bias: NDArray[np.float32] | None
+    needs: NDArray[np.int32]
     kind: int = 0
 
     @property
@@ -45,21 +48,20 @@ def pack(n: int, k: int, row_slices: Iterable[U16], dtype: Dtype, bias: NDArray[
 
     Raises ValueError when the slices do not add up to [n, k].
     """
-    panels = -(-n // PANEL)
-    data = _ARENA.zeros(panels * k * PANEL).reshape(panels, k, PANEL)
-    view = data.reshape(panels, k, LANES, 2) if dtype == "bfloat16" else data
+    panels, rows = -(-n // PANEL), pair_count(k) if dtype == "bfloat16" else k
+    needs = np.full(panels, NEVER if dtype == "float16" else 0, np.int32)
+    if dtype == "float16":
+        data = _ARENA.zeros(panels * k * PANEL).reshape(panels, k, PANEL)
+    else:
+        data = _ARENA.zeros(2 * panels * rows * PANEL).view(np.uint32).reshape(panels, rows, PANEL)
     for p, lane, block in _in_panels(n, k, row_slices):
-        take = block.shape[0]
+        columns = slice(lane, lane + block.shape[0])
         if dtype == "float16":
-            view[p, :, lane : lane + take] = block.T
-            continue
-        low = max(0, min(take, LANES - lane))  # columns j < LANES go to the low halves
-        if low:
-            view[p, :, lane : lane + low, 0] = block[:low].T
-        if take > low:
-            first = lane + low - LANES
-            view[p, :, first : first + take - low, 1] = block[low:].T
-    return PackedMatrix(n, k, dtype, data, _padded(bias, panels))
+            data[p, :, columns] = block.T
+        else:
+            data[p, :, columns] = as_pairs(block).T
+            needs[p] = max(needs[p], need_of(block))
+    return PackedMatrix(n, k, dtype, data, _padded(bias, panels), needs)
 
 
 def pack_blocks(
@@ -73,7 +75,8 @@ def pack_blocks(
     data = _ARENA.zeros(panels * blocks * layout.block_bytes // 2).view(np.uint8).reshape(panels, blocks, -1)
     for p, lane, rows in _in_panels(n, blocks * layout.block_bytes // PANEL, row_slices):
         quantised.pack_rows(layout, rows, data[p], lane)
-    return PackedMatrix(n, k, "bfloat16", data, _padded(bias, panels), layout.code)
+    needs = np.full(panels, quantised.NEED, np.int32)
+    return PackedMatrix(n, k, "bfloat16", data, _padded(bias, panels), needs, layout.code)
 
 
 def _in_panels(n: int, width: int, slices: Iterable[Any]) -> Iterator[tuple[int, int, Any]]:

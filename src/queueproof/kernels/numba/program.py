@@ -83,7 +83,7 @@ def execute(tid, nt, scratch, a, counter, s):
     op, half = a[0], s[_HALF]
     rows = s[a[1]]  # of the tokens or of the logits rows
     if op == _LINEAR:
-        linear(tid, nt, counter, scratch, half, a[2], rows, a[3], a[4], a[5], a[6], a[7], a[8], a[9])
+        linear(tid, nt, counter, scratch, half, a[2], rows, a[3], a[4], a[5], a[6], a[7], a[8], a[9], a[10])
     elif op == _NORM:
         ew.rms_norm(tid, nt, half, scratch, a[2], a[3], a[4], a[5], rows, a[6], a[7])
     elif op == _ATTENTION:

@@ -8,7 +8,7 @@ subnormal f32 for zeros, but all values here are multiples of 2^-24, the smalles
 
 A packed panel is K / 32 blocks after another. A block holds, for PANEL columns, the f16 scales d, for Q4_1 the f16 minima
 m, and the quants: a word of a group has a column's values of 8 (4-bit) or 4 (8-bit) k after another, lowest bits first.
-The columns come in the order of SLOTS. Bytes are those of the file.
+Bytes are those of the file.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from queueproof.kernels.numba.ir import I8, I64, carray, emit_prefetch, f16_to_f32, void_ptr
+from queueproof.kernels.numba.ir import I8, I16, I32, I64, carray, emit_prefetch, f16_to_f32, void_ptr
 from queueproof.kernels.numba.jit import inner
 from queueproof.kernels.numba.math import bf16
-from queueproof.kernels.numba.microkernel import LANES, PANEL, VF, VHALF, VI, const_vi
+from queueproof.kernels.numba.microkernel import DOTS, LANES, PAIR_BYTES, PANEL, VF, VHALF, VI, const_vi
+from queueproof.kernels.numba.pairs import need_of
 from queueproof.kernels.ops import QUANT_BLOCK, QUANT_SCALES, U8, Quantised
 
-ROUNDS = LANES == 16 and bool(llvm.get_host_cpu_features().get("avx512bf16", False))
-# Column -> place in a block. The instruction leaves its results one after another, and a pair is (j, j + LANES).
-SLOTS = np.array([2 * (c % LANES) + c // LANES if ROUNDS else c for c in range(PANEL)])
+# No value is smaller than 2^-24 (a power of two that is a bf16), and zeros do not count.
+NEED = need_of(np.array([(127 - 24) << 7], np.uint16))
 LOOK_AHEAD = 6144  # bytes ahead of what is read; a thread's panels lie one after another
 
 
@@ -70,12 +70,14 @@ def _bf16_bits(b: Any, value: Any) -> Any:
 
 
 def _pairs(b: Any, first: Any, second: Any) -> Any:
-    """LANES words of two bf16 from the f32 of the first and the second LANES slots."""
-    if ROUNDS:  # in assembly, as llvmlite has no name for the type of the intrinsic; the later operand becomes the lower half
+    """LANES words of two bf16 from f32: the first in the high halves."""
+    if DOTS:  # in assembly, as llvmlite has no name for the type of the intrinsic; the later operand comes first
         llvm.initialize_native_asmparser()
-        kind = ir.FunctionType(VI, [VF, VF])
-        return b.call(ir.InlineAsm(kind, "vcvtne2ps2bf16 $2, $1, $0", "=v,v,v", side_effect=False), [second, first])
-    low, high = _bf16_bits(b, first), _bf16_bits(b, second)
+        kind, halves = ir.FunctionType(VI, [VF, VF]), ir.VectorType(I16, 2 * LANES)
+        both = b.call(ir.InlineAsm(kind, "vcvtne2ps2bf16 $2, $1, $0", "=v,v,v", side_effect=False), [first, second])
+        order = ir.Constant(ir.VectorType(I32, 2 * LANES), [i // 2 + i % 2 * LANES for i in range(2 * LANES)])
+        return b.bitcast(b.shuffle_vector(b.bitcast(both, halves), ir.Constant(halves, ir.Undefined), order), VI)
+    high, low = _bf16_bits(b, first), _bf16_bits(b, second)
     return b.or_(b.lshr(low, const_vi(16)), b.and_(high, const_vi(0xFFFF0000)))
 
 
@@ -90,22 +92,26 @@ def _block(b: Any, kind: Kind, src: Any, dst: Any) -> None:
     def scale(which: int, half: int) -> Any:
         return b.fpext(b.load(at(src, 2 * (which * PANEL + half * LANES), VHALF), align=2), VF)
 
+    def value(half: int, words: Any, k: int) -> Any:
+        """Quant k of each word as f32."""
+        if kind.bits == 8:
+            q = b.ashr(b.shl(words, const_vi(24 - 8 * k)), const_vi(24))
+        else:
+            q = b.and_(b.lshr(words, const_vi(4 * k)), const_vi(15))
+            q = q if m else b.sub(q, const_vi(8))
+        q = b.sitofp(q, VF)
+        return b.call(fma, [d[half], q, m[half]]) if m else b.fmul(d[half], q)
+
     d = [scale(0, half) for half in range(2)]
     m = [scale(1, half) for half in range(2)] if kind.scales == 2 else None
     for group in range(QUANT_BLOCK // kind.per_word):
         first = 2 * kind.scales * PANEL + group * 8 * LANES
         words = [b.load(at(src, first + half * 4 * LANES, VI), align=4) for half in range(2)]
-        for i in range(kind.per_word):
-            values = []
+        for i in range(0, kind.per_word, 2):
             for half in range(2):
-                if kind.bits == 8:
-                    q = b.ashr(b.shl(words[half], const_vi(24 - 8 * i)), const_vi(24))
-                else:
-                    q = b.and_(b.lshr(words[half], const_vi(4 * i)), const_vi(15))
-                    q = q if m else b.sub(q, const_vi(8))
-                q = b.sitofp(q, VF)
-                values.append(b.call(fma, [d[half], q, m[half]]) if m else b.fmul(d[half], q))
-            b.store(_pairs(b, *values), at(dst, (group * kind.per_word + i) * 4 * LANES, VI), align=4)
+                values = [value(half, words[half], k) for k in (i, i + 1)]
+                offset = (group * kind.per_word + i) // 2 * PAIR_BYTES + half * 4 * LANES
+                b.store(_pairs(b, *values), at(dst, offset, VI), align=4)
 
 
 @intrinsic
@@ -146,8 +152,6 @@ def panel_bytes(code, k):
 def read_row(code, table, k, row, out):
     """Row `row` of a quantised matrix at `table` as f32 into out [k]."""
     p, lane = row // PANEL, row % PANEL
-    slot = SLOTS[lane]
-    half, column = slot // LANES, slot % LANES
     bits, scales = _BITS[code], _SCALES[code]
     per_word, low = 32 // bits, (1 << bits) - 1
     panel = np.int64(table + p * panel_bytes(code, k))
@@ -155,12 +159,12 @@ def read_row(code, table, k, row, out):
         at = np.int64(panel + block * _BYTES[code])
         scale = carray(void_ptr(at), scales * PANEL, np.uint16)
         words = carray(void_ptr(np.int64(at + 2 * scales * PANEL)), QUANT_BLOCK // per_word * PANEL, np.uint32)
-        d = f16_to_f32(scale[slot])
+        d = f16_to_f32(scale[lane])
         for i in range(QUANT_BLOCK):
-            word = words[(i // per_word * 2 + half) * LANES + column]
+            word = words[i // per_word * PANEL + lane]
             q = np.int64((word >> np.uint32(bits * (i % per_word))) & np.uint32(low))
             if code == _Q4_1:
-                value = d * np.float32(q) + f16_to_f32(scale[PANEL + slot])
+                value = d * np.float32(q) + f16_to_f32(scale[PANEL + lane])
             else:
                 value = d * np.float32(q - 8 if code == _Q4_0 else (q + 128) % 256 - 128)
             out[block * QUANT_BLOCK + i] = bf16(value)
@@ -169,16 +173,16 @@ def read_row(code, table, k, row, out):
 def pack_rows(kind: Kind, raw: U8, panel: NDArray[np.uint8], lane: int) -> None:
     """Puts rows of a GGUF tensor, u8 [rows, K / 32 * bytes of a block], into one panel u8 [K / 32, block_bytes] from column `lane` on."""
     rows, blocks = raw.shape[0], panel.shape[0]
-    slots = SLOTS[lane : lane + rows]
+    columns = slice(lane, lane + rows)
     cells = raw.reshape(rows, blocks, -1)
     head = 2 * kind.scales
     scales = np.ascontiguousarray(cells[:, :, :head]).view(np.uint16)  # [rows, blocks, scales]
     into = panel[:, : head * PANEL].view(np.uint16).reshape(blocks, kind.scales, PANEL)
-    into[:, :, slots] = scales.transpose(1, 2, 0)
+    into[:, :, columns] = scales.transpose(1, 2, 0)
     quants = cells[:, :, head:]
     if kind.bits == 4:  # byte j holds k = j and j + 16; two neighbours in k make a byte here
         in_order = np.concatenate([quants & 15, quants >> 4], axis=2)
         quants = in_order[:, :, 0::2] | in_order[:, :, 1::2] << 4
     words = np.ascontiguousarray(quants).view("<u4")  # [rows, blocks, groups]
     to = panel[:, head * PANEL :].view(np.uint32).reshape(blocks, words.shape[2], PANEL)
-    to[:, :, slots] = words.transpose(1, 2, 0)
+    to[:, :, columns] = words.transpose(1, 2, 0)

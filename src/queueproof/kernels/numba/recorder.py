@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from queueproof.contract.errors import InvalidParameter, UnsupportedModel
 from queueproof.kernels.numba.attention import TILE_ROWS, padded, scratch_f32
 from queueproof.kernels.numba.linear import SCRATCH_F32
+from queueproof.kernels.numba.linear import scratch_f32 as linear_scratch
 from queueproof.kernels.numba.memory import aligned
-from queueproof.kernels.numba.microkernel import PANEL
 from queueproof.kernels.numba.packed import PackedMatrix
 from queueproof.kernels.numba.program import AHEAD, NEXT_WEIGHTS, ROW, Op, StepWord
 from queueproof.kernels.ops import F32, KVShape, Limits
@@ -136,9 +136,9 @@ class Recorder:
         out = self._new(x.rows, w.n)
         self._kept.append(w)
         bias = 0 if w.bias is None else address(w.bias)
-        if w.kind:
-            self._need(SCRATCH_F32 + w.k * PANEL // 2)  # a panel of halves
-        words = (address(x.array), w.k, address(w.data), w.n, address(out.array), bias, w.kind, w.panel_bytes)
+        rows = max(self.limits.max_tokens, self.limits.max_logit_rows)
+        self._need(linear_scratch(w.k, w.kind, rows))
+        words = (address(x.array), w.k, address(w.data), w.n, address(out.array), bias, w.kind, w.panel_bytes, address(w.needs))
         self._emit(Op.LINEAR, x.rows, *words)
         return out
 
