@@ -13,12 +13,13 @@ from __future__ import annotations
 import numpy as np
 
 from queueproof.arithmetic.ieee1 import SEGMENTS
+from queueproof.kernels.numba import dots, quantised
 from queueproof.kernels.numba import microkernel as mk
-from queueproof.kernels.numba import quantised
+from queueproof.kernels.numba.dots import DOTS
 from queueproof.kernels.numba.ir import atomic_add, carray, prefetch, void_ptr
 from queueproof.kernels.numba.jit import inner
 from queueproof.kernels.numba.memory import LINE
-from queueproof.kernels.numba.microkernel import DOTS, MAX_ROWS, PAIR_BYTES, PANEL, SIZES, add_segments
+from queueproof.kernels.numba.microkernel import MAX_ROWS, PAIR_BYTES, PANEL, SIZES, add_segments
 from queueproof.kernels.numba.pairs import make_pairs, pair_count
 from queueproof.kernels.ops import QUANT_BLOCK
 
@@ -36,9 +37,9 @@ _bf16_2_segments = mk.make((2,), 2, "pair_bf16")
 _f16 = mk.make(SIZES, 1, "plain_f16")
 _f16_4_segments = mk.make((1,), 4, "plain_f16")
 if DOTS:
-    _dots = mk.make(SIZES, 1, "dot_bf16")
-    _dots_4_segments = mk.make((1,), 4, "dot_bf16")
-    _dots_2_segments = mk.make((2, 3), 2, "dot_bf16")
+    _dots = dots.make(SIZES)
+    _dots_4_segments = dots.make((1,), 4)
+    _dots_2_segments = dots.make((2, 3), 2)
 _EVEN_ONLY = 6  # tiles of more rows come in even sizes
 
 
@@ -46,21 +47,21 @@ _EVEN_ONLY = 6  # tiles of more rows come in even sizes
 def _dot_segments(pairs, rows, k, w, ahead, part, s, end):
     """As `_segments`, with the rows of x as pairs."""
     count = np.int64(((k + SEGMENTS - 1) // SEGMENTS + 1) // 2)
-    ldx, lds, ldo, z = np.int64(SEGMENTS * count), np.int64(rows * PANEL), np.int64(PANEL), np.int64(0)
+    ldx, lds, z = np.int64(SEGMENTS * count), np.int64(rows * PANEL), np.int64(0)
     while s < end:
         xs, ws, ps = np.int64(pairs + 4 * s * count), np.int64(w + s * count * PAIR_BYTES), np.int64(part + 4 * s * lds)
         if rows == 1:
-            _dots_4_segments(1, xs, ldx, ws, ahead, ps, ldo, count, lds)
+            _dots_4_segments(1, xs, ldx, ws, ahead, ps, count, lds)
             s += 4
             continue
         if rows <= 3:
-            _dots_2_segments(rows, xs, ldx, ws, ahead, ps, ldo, count, lds)
+            _dots_2_segments(rows, xs, ldx, ws, ahead, ps, count, lds)
             s += 2
             continue
         r, tiles = 0, (rows + MAX_ROWS - 1) // MAX_ROWS
         while r < rows:
             here = _tile_rows(rows - r, tiles)
-            _dots(here, np.int64(xs + 4 * r * ldx), ldx, ws, ahead, np.int64(ps + 4 * r * PANEL), ldo, count, z)
+            _dots(here, np.int64(xs + 4 * r * ldx), ldx, ws, ahead, np.int64(ps + 4 * r * PANEL), count, z)
             r += here
             tiles = max(1, tiles - 1)
         s += 1

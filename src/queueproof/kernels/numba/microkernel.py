@@ -8,10 +8,6 @@ Weights are 16-bit in memory:
 * `pair_bf16`: a row of a panel is PANEL 32-bit words, word j holding column j at k (high half) and at k + 1 (low half), so one
   mask and one shift make two vectors of f32;
 * `plain_f16`, `plain_bf16`: 2 * LANES consecutive halves, with any stride between rows (also used on the KV cache).
-
-`dot_bf16` reads `pair_bf16` panels and x in the same pairs with the dot instruction of AVX-512 BF16, at twice the rate. It is
-two fused multiply-adds one after the other, the high half first, each rounded to nearest even: the chain, in its order.
-It would take subnormal numbers for zeros; `linear` uses it only where there can be none (docs/arithmetic.md section 2).
 """
 
 from __future__ import annotations
@@ -25,12 +21,11 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from queueproof.kernels.numba.ir import F16, F32, I8, I16, I32, I64, emit_prefetch
+from queueproof.kernels.numba.ir import F16, F32, I16, I32, I64, emit_prefetch
 
-Layout = Literal["pair_bf16", "dot_bf16", "plain_bf16", "plain_f16"]
+Layout = Literal["pair_bf16", "plain_bf16", "plain_f16"]
 
 AVX512: bool = bool(llvm.get_host_cpu_features().get("avx512f", False))
-DOTS: bool = AVX512 and bool(llvm.get_host_cpu_features().get("avx512bf16", False))
 LANES: int = 16 if AVX512 else 8  # of one native vector; NEON takes two registers for it
 PANEL: int = 2 * LANES  # columns of a tile
 PAIR_BYTES: int = 4 * PANEL  # of a row of a `pair_bf16` panel
@@ -56,16 +51,19 @@ def const_vi(value: int) -> ir.Constant:
     return ir.Constant(VI, [value] * LANES)
 
 
-def _at(b: Any, base: Any, row: Any, step: int, vector: Any) -> Any:
-    """Pointer to a vector: `row` (i64) times `step` bytes from the address `base`."""
-    place = b.gep(b.inttoptr(base, I8.as_pointer()), [b.mul(row, ir.Constant(I64, step))])
-    return b.bitcast(place, vector.as_pointer())
-
-
-def _weights(b: Any, layout: Layout, vectors: int, base: Any, row: Any, ldw: Any) -> list[Any]:
-    """Columns [0, LANES), [LANES, 2 LANES), … of row `row` as f32 vectors; layout plain."""
+def _weights(b: Any, layout: Layout, vectors: int, base: Any, k: Any, ldw: Any) -> list[Any]:
+    """Columns [0, LANES), [LANES, 2 LANES), … at k as f32 vectors."""
+    if layout == "pair_bf16":
+        odd = b.and_(k, ir.Constant(I64, 1))
+        up = _splat(b, b.trunc(b.shl(odd, ir.Constant(I64, 4)), I32))  # the high half as it is, the low one by 16
+        words = b.gep(b.inttoptr(base, I32.as_pointer()), [b.mul(b.lshr(k, ir.Constant(I64, 1)), ir.Constant(I64, PANEL))])
+        found = []
+        for v in range(2):
+            p = b.bitcast(b.gep(words, [ir.Constant(I64, v * LANES)]), VI.as_pointer())
+            found.append(b.bitcast(b.and_(b.shl(b.load(p, align=4), up), const_vi(0xFFFF0000)), VF))
+        return found
     halves = []
-    offset = b.mul(row, ldw)
+    offset = b.mul(k, ldw)
     for v in range(vectors):
         p = b.gep(b.inttoptr(base, I16.as_pointer()), [b.add(offset, ir.Constant(I64, v * LANES))])
         if layout == "plain_f16":
@@ -76,51 +74,11 @@ def _weights(b: Any, layout: Layout, vectors: int, base: Any, row: Any, ldw: Any
     return halves
 
 
-def _pair(b: Any, base: Any, row: Any) -> list[Any]:
-    """The PANEL words of row `row` of a `pair_bf16` panel as two vectors."""
-    at = [b.add(base, ir.Constant(I64, 4 * LANES * v)) for v in range(2)]
-    return [b.load(_at(b, address, row, PAIR_BYTES, VI), align=4) for address in at]
-
-
-def _first(b: Any, words: list[Any]) -> list[Any]:
-    return [b.bitcast(b.and_(w, const_vi(0xFFFF0000)), VF) for w in words]
-
-
-def _second(b: Any, words: list[Any]) -> list[Any]:
-    return [b.bitcast(b.shl(w, const_vi(16)), VF) for w in words]
-
-
-def _loop(b: Any, count: Any, initial: list[Any], body: Callable[[Any, list[Any]], list[Any]]) -> list[Any]:
-    """`values = body(i, values)` for i (i64) from 0 to count - 1; count may be 0. Returns the last values."""
-    entry, loop, done = b.block, b.append_basic_block("chain"), b.append_basic_block("chained")
-    none = b.icmp_signed("<", count, ir.Constant(I64, 1))
-    b.cbranch(none, done, loop)
-    b.position_at_end(loop)
-    i = b.phi(I64)
-    i.add_incoming(ir.Constant(I64, 0), entry)
-    values = [b.phi(v.type) for v in initial]
-    for value, first in zip(values, initial, strict=True):
-        value.add_incoming(first, entry)
-    new = body(i, values)
-    following = b.add(i, ir.Constant(I64, 1))
-    i.add_incoming(following, b.block)
-    for value, v in zip(values, new, strict=True):
-        value.add_incoming(v, b.block)
-    b.cbranch(b.icmp_signed("<", following, count), loop, done)
-    inside = b.block
-    b.position_at_end(done)
-    last = [b.phi(v.type) for v in initial]
-    for value, first, v in zip(last, initial, new, strict=True):
-        value.add_incoming(first, entry)
-        value.add_incoming(v, inside)
-    return last
-
-
 def _tile(b: Any, args: list[Any], rows: int, segments: int, layout: Layout, vectors: int, resume: bool) -> None:
     """Emits one tile of `rows` x `vectors * LANES` for `segments` segments; args as in `make`."""
     xp, ldx, wp, ldw, op, ldo, n, lds = args
     fma = cgutils.get_or_insert_function(b.module, ir.FunctionType(VF, [VF, VF, VF]), f"llvm.fma.v{LANES}f32")
-    x = b.inttoptr(xp, (I32 if layout == "dot_bf16" else F32).as_pointer())
+    x = b.inttoptr(xp, F32.as_pointer())
     out = b.inttoptr(op, F32.as_pointer())
     xrow = [b.gep(x, [b.mul(ldx, ir.Constant(I64, r))]) for r in range(rows)]
     where = []
@@ -132,73 +90,37 @@ def _tile(b: Any, args: list[Any], rows: int, segments: int, layout: Layout, vec
                 where.append(b.bitcast(p, VF.as_pointer()))
     zero = ir.Constant(VF, [0.0] * LANES)
     initial = [b.load(p, align=4) if resume else zero for p in where]
-    one = ir.Constant(I64, 1)
-    pairs = n if layout == "dot_bf16" else b.ashr(b.add(n, one), one)  # rows of a segment's panel, the last half full for odd n
-
-    def link(acc: list[Any], k: Any, columns: list[Any]) -> list[Any]:
-        """One more product for every chain of a segment."""
-        new: list[Any] = []
+    entry, loop, done = b.block, b.append_basic_block("chain"), b.append_basic_block("chained")
+    # a segment's own pairs begin after those of the segments before it, the last one half empty for odd n
+    pairs = b.ashr(b.add(n, ir.Constant(I64, 1)), ir.Constant(I64, 1))
+    size = b.mul(pairs, ir.Constant(I64, PAIR_BYTES)) if layout == "pair_bf16" else b.mul(n, b.mul(ldw, ir.Constant(I64, 2)))
+    base = [b.add(wp, b.mul(size, ir.Constant(I64, s))) for s in range(segments)]
+    start = [b.mul(n, ir.Constant(I64, s)) for s in range(segments)]
+    b.branch(loop)
+    b.position_at_end(loop)
+    k = b.phi(I64)
+    k.add_incoming(ir.Constant(I64, 0), entry)
+    acc = [b.phi(VF) for _ in where]
+    for a, first in zip(acc, initial, strict=True):
+        a.add_incoming(first, entry)
+    new: list[Any] = []
+    for s in range(segments):
+        if layout == "pair_bf16":
+            ahead = b.add(b.add(base[s], ldw), b.mul(k, ir.Constant(I64, PAIR_BYTES // 2)))
+            emit_prefetch(b, ahead, near=PANEL_CACHE)
+        columns = _weights(b, layout, vectors, base[s], k, ldw)
         for r in range(rows):
-            q = _splat(b, b.load(b.gep(xrow[r], [k])))
+            q = _splat(b, b.load(b.gep(xrow[r], [b.add(k, start[s])])))
             for w in columns:
-                new.append(dot(b, q, w, acc[len(new)]) if layout == "dot_bf16" else b.call(fma, [q, w, acc[len(new)]]))
-        return new
-
-    def chains(acc: list[Any], segment: int) -> list[Any]:
-        return acc[segment * rows * vectors : (segment + 1) * rows * vectors]
-
-    def words(i: Any, segment: int) -> list[Any]:
-        row = b.add(i, b.mul(pairs, ir.Constant(I64, segment)))
-        for line in range(0, PAIR_BYTES, 64):
-            ahead = b.add(b.add(wp, ldw), b.mul(row, ir.Constant(I64, PAIR_BYTES)))
-            emit_prefetch(b, b.add(ahead, ir.Constant(I64, line)), near=PANEL_CACHE)
-        return _pair(b, wp, row)
-
-    def plain(k: Any, acc: list[Any]) -> list[Any]:
-        new: list[Any] = []
-        for s in range(segments):
-            ks = b.add(k, b.mul(n, ir.Constant(I64, s)))
-            new += link(chains(acc, s), ks, _weights(b, layout, vectors, wp, ks, ldw))
-        return new
-
-    def two(i: Any, acc: list[Any]) -> list[Any]:
-        new: list[Any] = []
-        for s in range(segments):
-            w = words(i, s)
-            k = b.add(b.shl(i, one), b.mul(n, ir.Constant(I64, s)))
-            half = link(chains(acc, s), k, _first(b, w))
-            new += link(half, b.add(k, one), _second(b, w))
-        return new
-
-    def last_of_odd(_: Any, acc: list[Any]) -> list[Any]:
-        new: list[Any] = []
-        for s in range(segments):
-            k = b.add(b.sub(n, one), b.mul(n, ir.Constant(I64, s)))
-            new += link(chains(acc, s), k, _first(b, words(b.sub(pairs, one), s)))
-        return new
-
-    def dots(i: Any, acc: list[Any]) -> list[Any]:
-        new: list[Any] = []
-        for s in range(segments):
-            w = words(i, s)
-            new += link(chains(acc, s), b.add(i, b.mul(pairs, ir.Constant(I64, s))), w)
-        return new
-
-    if layout == "pair_bf16":
-        sums = _loop(b, b.ashr(n, one), initial, two)
-        sums = _loop(b, b.and_(n, one), sums, last_of_odd)
-    else:
-        sums = _loop(b, n, initial, dots if layout == "dot_bf16" else plain)
-    for value, p in zip(sums, where, strict=True):
+                new.append(b.call(fma, [q, w, acc[len(new)]]))
+    k_next = b.add(k, ir.Constant(I64, 1))
+    k.add_incoming(k_next, loop)
+    for a, v in zip(acc, new, strict=True):
+        a.add_incoming(v, loop)
+    b.cbranch(b.icmp_signed("<", k_next, n), loop, done)
+    b.position_at_end(done)
+    for value, p in zip(new, where, strict=True):
         b.store(value, p, align=4)
-
-
-def dot(b: Any, x: Any, w: Any, acc: Any) -> Any:
-    """acc + high halves' product, then + low halves' product, each an fma; x, w: VI of bf16 pairs. In assembly, as llvmlite
-    has no name for the type that the intrinsic takes."""
-    llvm.initialize_native_asmparser()
-    kind = ir.FunctionType(VF, [VI, VI, VF])
-    return b.call(ir.InlineAsm(kind, "vdpbf16ps $1, $2, $0", "=v,v,v,0", side_effect=False), [x, w, acc])
 
 
 def make(
@@ -210,7 +132,6 @@ def make(
     address, ldw (elements between rows of w; for pairs bytes of look-ahead), out address (f32), ldo (f32 between rows of
     out), K (per segment, >= 1), lds (f32 between segments of out). Segment s reads x columns from s * K on and rows of w after
     those of the segments before it, and writes at out + s * lds. With `resume` the chains go on from what is in out.
-    For dot_bf16, x, ldx and K are in words of pairs.
 
     Tiles on pairs ask for the memory `ldw` bytes ahead of what they read: few rows are bound by memory, and a panel's
     segments are too short for the hardware to see the stream.

@@ -62,7 +62,7 @@ def make_pairs(x, rows, k, out):
     seg = (k + SEGMENTS - 1) // SEGMENTS
     count = (seg + 1) // 2
     least, most, below = np.uint32(0xFFFFFFFF), np.uint32(0), np.uint32(0)
-    size, high = np.uint32(0x7FFFFFFF), np.uint32(0xFFFF0000)
+    size, high, low = np.uint32(0x7FFFFFFF), np.uint32(0xFFFF0000), np.uint32(0xFFFF)
     for r in range(rows):
         row = carray(void_ptr(np.int64(x + 4 * r * k)), k, np.uint32)
         to = carray(void_ptr(np.int64(out + 4 * r * SEGMENTS * count)), SEGMENTS * count, np.uint32)
@@ -81,7 +81,7 @@ def make_pairs(x, rows, k, out):
                     to[s * count + i] = a | b
         for j in range(k):
             bits = row[j] & size
-            below |= row[j] << np.uint32(16)
+            below |= row[j] & low
             most = max(most, bits)
             least = min(least, np.uint32(bits - np.uint32(1)))  # a zero becomes the largest
     if below != 0 or most >= np.uint32(_INFINITE << 16):

@@ -24,10 +24,11 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
+from queueproof.kernels.numba.dots import DOTS
 from queueproof.kernels.numba.ir import I8, I16, I32, I64, carray, emit_prefetch, f16_to_f32, void_ptr
 from queueproof.kernels.numba.jit import inner
 from queueproof.kernels.numba.math import bf16
-from queueproof.kernels.numba.microkernel import DOTS, LANES, PAIR_BYTES, PANEL, VF, VHALF, VI, const_vi
+from queueproof.kernels.numba.microkernel import LANES, PAIR_BYTES, PANEL, VF, VHALF, VI, const_vi
 from queueproof.kernels.numba.pairs import need_of
 from queueproof.kernels.ops import QUANT_BLOCK, QUANT_SCALES, U8, Quantised
 
