@@ -10,25 +10,22 @@ from __future__ import annotations
 import numpy as np
 
 from queueproof.arithmetic.ieee1 import KEY_BLOCK, KEY_SPLIT
-from queueproof.kernels.numba import microkernel as mk
+from queueproof.kernels.numba import attention_tiles as tiles
+from queueproof.kernels.numba.attention_tiles import COLUMNS, GROUPS, MAX_ROWS, NARROW, WIDE
 from queueproof.kernels.numba.elementwise import f32_at, round16
 from queueproof.kernels.numba.ir import atomic_add, carray, float_of, void_ptr
 from queueproof.kernels.numba.jit import inner
 from queueproof.kernels.numba.math import bf16, exp, f16, halve
-from queueproof.kernels.numba.microkernel import LANES
 
-COLUMNS = 16  # keys of a score tile, and columns of a value tile; pool blocks are multiples of it
 TILE_ROWS = 48  # (query, head) pairs of a task's tile
 TASK_FIELDS = 7  # sequence, first query, last query + 1, first split, last split + 1, partial slot or -1, queries of the sequence
 NEG_INF, ZERO = np.float32(-np.inf), np.float32(0)
 
-TILE = (1, 2, 3, 4, 5, 6)
-
-_V = COLUMNS // LANES
-_scores_bf16 = mk.make(TILE, 1, "plain_bf16", _V)
-_scores_f16 = mk.make(TILE, 1, "plain_f16", _V)
-_values_bf16 = mk.make(TILE, 1, "plain_bf16", _V, resume=True)
-_values_f16 = mk.make(TILE, 1, "plain_f16", _V, resume=True)
+_scores_bf16, _scores_bf16_wide = tiles.scores(False, NARROW), tiles.scores(False, WIDE)
+_scores_f16, _scores_f16_wide = tiles.scores(True, NARROW), tiles.scores(True, WIDE)
+_values_bf16, _values_bf16_wide = tiles.values(False, NARROW), tiles.values(False, WIDE)
+_values_f16, _values_f16_wide = tiles.values(True, NARROW), tiles.values(True, WIDE)
+_TOGETHER = WIDE // COLUMNS  # groups of keys in a wide tile of scores
 
 
 def padded(head_dim: int) -> int:
@@ -37,42 +34,62 @@ def padded(head_dim: int) -> int:
 
 
 def scratch_f32(head_dim: int) -> int:
-    """f32 of scratch per thread: q, scores, m, den, alpha, acc, block sums, and over splits m, den, acc and whether begun."""
+    """f32 of scratch per thread: where groups of keys and values are, q, scores, m, den, alpha, acc, block sums, and over
+    splits m, den, acc and whether begun."""
     dp = padded(head_dim)
-    return TILE_ROWS * (head_dim + KEY_BLOCK + 6 + 3 * dp)
+    return 4 * GROUPS + TILE_ROWS * (head_dim + KEY_BLOCK + 6 + 3 * dp)
 
 
 @inner
-def _scores(half, rows, x, d, w, ldw, out):
-    """out[rows, 16 of KEY_BLOCK] = chain over d."""
-    r, z, ldo, tiles = 0, np.int64(0), np.int64(KEY_BLOCK), (rows + TILE[-1] - 1) // TILE[-1]
-    while r < rows:
-        n = (rows - r + tiles - 1) // tiles
-        tiles -= 1
-        a, o = np.int64(x + 4 * r * d), np.int64(out + 4 * r * KEY_BLOCK)
-        if half == 0:
-            _scores_bf16(n, a, d, w, ldw, o, ldo, d, z)
-        else:
-            _scores_f16(n, a, d, w, ldw, o, ldo, d, z)
-        r += n
-
-
-@inner
-def _values(half, rows, p, n_keys, v, dp, out):
-    """out[rows, dp] goes on with the chain over n_keys consecutive keys of one pool block."""
-    z, lda = np.int64(0), np.int64(KEY_BLOCK)
-    for c in range(0, dp, COLUMNS):
-        r, tiles = 0, (rows + TILE[-1] - 1) // TILE[-1]
-        w = np.int64(v + 2 * c)
+def _scores(half, rows, x, d, table, first, end, page, out):
+    """out[rows, KEY_BLOCK] = chain over d for the groups of keys from first to end - 1, and perhaps for others."""
+    tile, g = (rows + MAX_ROWS - 1) // MAX_ROWS, first
+    while g < end:
+        wide = end - g > 1
+        g -= g % _TOGETHER if wide else 0
+        r, left = 0, tile
+        where = np.int64(table + 8 * g)
         while r < rows:
-            n = (rows - r + tiles - 1) // tiles
-            tiles -= 1
-            a, o = np.int64(p + 4 * r * KEY_BLOCK), np.int64(out + 4 * (r * dp + c))
+            n = (rows - r + left - 1) // left
+            left -= 1
+            words = (np.int64(n), np.int64(x + 4 * r * d), np.int64(d), where, np.int64(page),
+                     np.int64(out + 4 * (r * KEY_BLOCK + g * COLUMNS)))  # fmt: skip
             if half == 0:
-                _values_bf16(n, a, lda, w, dp, o, dp, n_keys, z)
+                if wide:
+                    _scores_bf16_wide(words)
+                else:
+                    _scores_bf16(words)
+            elif wide:
+                _scores_f16_wide(words)
             else:
-                _values_f16(n, a, lda, w, dp, o, dp, n_keys, z)
+                _scores_f16(words)
             r += n
+        g += _TOGETHER if wide else 1
+
+
+@inner
+def _values(half, rows, p, table, first, end, dp, out):
+    """out[rows, dp] goes on with the chain over the keys of a block from first to end - 1."""
+    tile, c = (rows + MAX_ROWS - 1) // MAX_ROWS, 0
+    while c < dp:
+        wide = c + WIDE <= dp
+        r, left = 0, tile
+        while r < rows:
+            n = (rows - r + left - 1) // left
+            left -= 1
+            words = (np.int64(n), np.int64(p + 4 * r * KEY_BLOCK), np.int64(table), np.int64(first), np.int64(end), np.int64(c),
+                     np.int64(dp), np.int64(out + 4 * r * dp))  # fmt: skip
+            if half == 0:
+                if wide:
+                    _values_bf16_wide(words)
+                else:
+                    _values_bf16(words)
+            elif wide:
+                _values_f16_wide(words)
+            else:
+                _values_f16(words)
+            r += n
+        c += WIDE if wide else NARROW
 
 
 @inner
@@ -108,31 +125,46 @@ def _softmax_row(half, s, lo, hi, scale, m, den, alpha, r, t):
 
 
 @inner
-def _block(half, r0, rows, lo, hi, key0, q, d, s, m, den, alpha, acc, bo, dp, scale, k_head, v_head, head_step_k, head_step_v,
-           page, table):  # fmt: skip
-    """Keys [key0 + lo, key0 + hi) of one block for rows [r0, r0 + rows), all of which may see exactly these keys.
+def _visible(p, key0, window):
+    """Keys of the block at key0 that position p may see, from the block's first one: [lo, hi), perhaps none."""
+    return max(0, p - window + 1 - key0) if window != 0 else 0, min(KEY_BLOCK, p + 1 - key0)
 
-    k_head, v_head: address of this head in pool block 0; head_step_*: bytes from one pool block to the next.
+
+@inner
+def _block(half, i0, i1, group, pos0, window, key0, q, d, s, m, den, alpha, acc, bo, dp, scale, keys, values, page):
+    """One block for the queries from i0 to i1 - 1 of a tile, of `group` rows each, which all see some key of it.
+
+    keys, values: addresses of the tables of its groups.
     """
-    q0, s0, bo0 = q + 4 * r0 * d, s + 4 * r0 * KEY_BLOCK, bo + 4 * r0 * dp
-    for g in range((lo // COLUMNS) * COLUMNS, hi, COLUMNS):
-        key = key0 + g
-        block, offset = np.int64(table[key // page]), key % page
-        _scores(half, rows, q0, np.int64(d), np.int64(k_head + block * head_step_k + 2 * offset), np.int64(page),
-                np.int64(s0 + 4 * g))  # fmt: skip
+    lo, hi = _visible(pos0 + i0, key0, window)[0], _visible(pos0 + i1 - 1, key0, window)[1]  # what any of them sees
+    r0, rows = i0 * group, (i1 - i0) * group
+    s0, bo0 = s + 4 * r0 * KEY_BLOCK, bo + 4 * r0 * dp
+    first, end = lo // COLUMNS, (hi + COLUMNS - 1) // COLUMNS
+    _scores(half, rows, q + 4 * r0 * d, d, keys, first, end, page, s0)
     tree = f32_at(bo, KEY_BLOCK)  # bo is not in use yet
-    for r in range(r0, r0 + rows):
-        _softmax_row(half, f32_at(s + 4 * r * KEY_BLOCK, KEY_BLOCK), lo, hi, scale, m, den, alpha, r, tree)
+    for i in range(i0, i1):
+        a, b = _visible(pos0 + i, key0, window)
+        for r in range(i * group, (i + 1) * group):
+            _softmax_row(half, f32_at(s + 4 * r * KEY_BLOCK, KEY_BLOCK), a, b, scale, m, den, alpha, r, tree)
     sums = f32_at(bo0, rows * dp)
     for j in range(rows * dp):
         sums[j] = ZERO
-    j = lo
-    while j < hi:
-        key = key0 + j
-        block, offset = np.int64(table[key // page]), key % page
-        n = min(hi - j, page - offset)
-        _values(half, rows, s0 + 4 * j, np.int64(n), np.int64(v_head + block * head_step_v + 2 * offset * dp), np.int64(dp), bo0)
-        j += n
+    if _visible(pos0 + i0, key0, window)[1] == hi and _visible(pos0 + i1 - 1, key0, window)[0] == lo:
+        _values(half, rows, s0, values, lo, hi, dp, bo0)
+    else:
+        for g in range(first, end):  # ascending for every row; those that see the whole group in one go
+            k0, k1 = g * COLUMNS, (g + 1) * COLUMNS
+            f0 = max(i0, key0 + k1 - 1 - pos0)
+            f1 = i1 if window == 0 else min(i1, key0 + k0 + window - pos0)
+            if f0 < f1:
+                r = f0 * group
+                _values(half, (f1 - f0) * group, s + 4 * r * KEY_BLOCK, values, k0, k1, dp, bo + 4 * r * dp)
+            for i in range(i0, i1):
+                a, b = _visible(pos0 + i, key0, window)
+                a, b = max(a, k0), min(b, k1)
+                if a < b and (i < f0 or i >= f1):
+                    r = i * group
+                    _values(half, group, s + 4 * r * KEY_BLOCK, values, a, b, dp, bo + 4 * r * dp)
     for r in range(r0, r0 + rows):
         a, ar, br = alpha[r], f32_at(acc + 4 * r * dp, dp), f32_at(bo + 4 * r * dp, dp)
         for j in range(dp):
@@ -169,7 +201,10 @@ def attention(counter, half, scratch, q, out, heads, kv_heads, d, page, window, 
     starts = carray(void_ptr(query_start), 1 << 20, np.int32)
     at_position = carray(void_ptr(positions), 1 << 30, np.int32)
     head_step_k, head_step_v = np.int64(2 * kv_heads * d * page), np.int64(2 * kv_heads * page * dp)
-    qs = scratch
+    keys, values = scratch, scratch + 8 * GROUPS
+    key_table = carray(void_ptr(np.int64(keys)), GROUPS, np.int64)
+    value_table = carray(void_ptr(np.int64(values)), GROUPS, np.int64)
+    qs = scratch + 16 * GROUPS
     s = qs + 4 * TILE_ROWS * d
     ms = s + 4 * TILE_ROWS * KEY_BLOCK
     accs = ms + 4 * TILE_ROWS * 6
@@ -207,18 +242,18 @@ def attention(counter, half, scratch, q, out, heads, kv_heads, d, page, window, 
             for j in range(rows * dp):
                 acc[j] = ZERO
             for key0 in range(split * KEY_SPLIT, min((split + 1) * KEY_SPLIT, pos0 + n_q), KEY_BLOCK):
-                newest_first = 0 if window == 0 else max(0, pos0 + n_q - window)
-                if key0 + KEY_BLOCK <= pos0 + 1 and key0 >= newest_first:  # every query sees the whole block
-                    _block(half, 0, rows, 0, KEY_BLOCK, key0, qs, d, s, m, den, alpha, accs, bo, dp, scale, k_head, v_head,
-                           head_step_k, head_step_v, page, table)  # fmt: skip
-                else:
-                    for i in range(n_q):
-                        p = pos0 + i
-                        lo = 0 if window == 0 else max(0, p - window + 1 - key0)
-                        hi = min(KEY_BLOCK, p + 1 - key0)
-                        if lo < hi:
-                            _block(half, i * group, group, lo, hi, key0, qs, d, s, m, den, alpha, accs, bo, dp, scale,
-                                   k_head, v_head, head_step_k, head_step_v, page, table)  # fmt: skip
+                i0 = max(0, key0 - pos0)
+                i1 = n_q if window == 0 else min(n_q, key0 + KEY_BLOCK - 1 + window - pos0)
+                if i0 >= i1:
+                    continue
+                oldest = _visible(pos0 + i0, key0, window)[0] // COLUMNS
+                newest = (_visible(pos0 + i1 - 1, key0, window)[1] - 1) // COLUMNS
+                for g in range(GROUPS):  # a tile may go over groups that nobody sees: those have a place that can be read
+                    key = key0 + COLUMNS * max(oldest, min(g, newest))
+                    block, offset = np.int64(table[key // page]), key % page
+                    key_table[g] = k_head + block * head_step_k + 2 * offset
+                    value_table[g] = v_head + block * head_step_v + 2 * offset * dp
+                _block(half, i0, i1, group, pos0, window, key0, qs, d, s, m, den, alpha, accs, bo, dp, scale, keys, values, page)
             for r in range(rows):
                 p = pos0 + r // group
                 lowest = 0 if window == 0 else max(0, p - window + 1)

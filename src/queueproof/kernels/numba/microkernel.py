@@ -7,7 +7,7 @@ decides how many independent chains are in flight: an FMA takes 4 cycles and two
 Weights are 16-bit in memory:
 * `pair_bf16`: a row of a panel is PANEL 32-bit words, word j holding column j at k (high half) and at k + 1 (low half), so one
   mask and one shift make two vectors of f32;
-* `plain_f16`, `plain_bf16`: 2 * LANES consecutive halves, with any stride between rows (also used on the KV cache).
+* `plain_f16`: PANEL consecutive halves, with any stride between rows.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from numba.extending import intrinsic
 
 from queueproof.kernels.numba.ir import F16, F32, I16, I32, I64, emit_prefetch
 
-Layout = Literal["pair_bf16", "plain_bf16", "plain_f16"]
+Layout = Literal["pair_bf16", "plain_f16"]
 
 AVX512: bool = bool(llvm.get_host_cpu_features().get("avx512f", False))
 LANES: int = 16 if AVX512 else 8  # of one native vector; NEON takes two registers for it
@@ -41,7 +41,8 @@ VH = ir.VectorType(I16, LANES)
 VHALF = ir.VectorType(F16, LANES)
 
 
-def _splat(b: Any, scalar: Any) -> Any:
+def splat(b: Any, scalar: Any) -> Any:
+    """A scalar in every lane."""
     vector = ir.VectorType(scalar.type, LANES)
     one = b.insert_element(ir.Constant(vector, ir.Undefined), scalar, ir.Constant(I32, 0))
     return b.shuffle_vector(one, ir.Constant(vector, ir.Undefined), const_vi(0))
@@ -51,33 +52,54 @@ def const_vi(value: int) -> ir.Constant:
     return ir.Constant(VI, [value] * LANES)
 
 
-def _weights(b: Any, layout: Layout, vectors: int, base: Any, k: Any, ldw: Any) -> list[Any]:
-    """Columns [0, LANES), [LANES, 2 LANES), … at k as f32 vectors."""
+def emit_chains(
+    b: Any,
+    first: Any,
+    end: Any,
+    initial: list[Any],
+    links: Callable[[Any], list[tuple[Any, Any]]],
+    where: list[Any],
+) -> None:
+    """A chain of fused multiply-adds for each of `initial`, over k (i64) from first to end - 1, first < end; stores the sums.
+
+    links: the two factors of every chain's next product.
+    """
+    fma = cgutils.get_or_insert_function(b.module, ir.FunctionType(VF, [VF, VF, VF]), f"llvm.fma.v{LANES}f32")
+    entry, loop, done = b.block, b.append_basic_block("chain"), b.append_basic_block("chained")
+    b.branch(loop)
+    b.position_at_end(loop)
+    k = b.phi(I64)
+    k.add_incoming(first, entry)
+    sums = [b.phi(VF) for _ in initial]
+    for a, before in zip(sums, initial, strict=True):
+        a.add_incoming(before, entry)
+    new = [b.call(fma, [x, w, a]) for (x, w), a in zip(links(k), sums, strict=True)]
+    k_next = b.add(k, ir.Constant(I64, 1))
+    k.add_incoming(k_next, loop)
+    for a, value in zip(sums, new, strict=True):
+        a.add_incoming(value, loop)
+    b.cbranch(b.icmp_signed("<", k_next, end), loop, done)
+    b.position_at_end(done)
+    for value, p in zip(new, where, strict=True):
+        b.store(value, p, align=4)
+
+
+def _weights(b: Any, layout: Layout, base: Any, k: Any, ldw: Any) -> list[Any]:
+    """Columns [0, LANES) and [LANES, 2 LANES) at k as f32 vectors."""
     if layout == "pair_bf16":
         odd = b.and_(k, ir.Constant(I64, 1))
-        up = _splat(b, b.trunc(b.shl(odd, ir.Constant(I64, 4)), I32))  # the high half as it is, the low one by 16
+        up = splat(b, b.trunc(b.shl(odd, ir.Constant(I64, 4)), I32))  # the high half as it is, the low one by 16
         words = b.gep(b.inttoptr(base, I32.as_pointer()), [b.mul(b.lshr(k, ir.Constant(I64, 1)), ir.Constant(I64, PANEL))])
-        found = []
-        for v in range(2):
-            p = b.bitcast(b.gep(words, [ir.Constant(I64, v * LANES)]), VI.as_pointer())
-            found.append(b.bitcast(b.and_(b.shl(b.load(p, align=4), up), const_vi(0xFFFF0000)), VF))
-        return found
-    halves = []
-    offset = b.mul(k, ldw)
-    for v in range(vectors):
-        p = b.gep(b.inttoptr(base, I16.as_pointer()), [b.add(offset, ir.Constant(I64, v * LANES))])
-        if layout == "plain_f16":
-            halves.append(b.fpext(b.load(b.bitcast(p, VHALF.as_pointer()), align=2), VF))
-        else:
-            h = b.load(b.bitcast(p, VH.as_pointer()), align=2)
-            halves.append(b.bitcast(b.shl(b.zext(h, VI), const_vi(16)), VF))
-    return halves
+        places = [b.bitcast(b.gep(words, [ir.Constant(I64, v * LANES)]), VI.as_pointer()) for v in range(2)]
+        return [b.bitcast(b.and_(b.shl(b.load(p, align=4), up), const_vi(0xFFFF0000)), VF) for p in places]
+    halves = b.gep(b.inttoptr(base, I16.as_pointer()), [b.mul(k, ldw)])
+    places = [b.bitcast(b.gep(halves, [ir.Constant(I64, v * LANES)]), VHALF.as_pointer()) for v in range(2)]
+    return [b.fpext(b.load(p, align=2), VF) for p in places]
 
 
-def _tile(b: Any, args: list[Any], rows: int, segments: int, layout: Layout, vectors: int, resume: bool) -> None:
-    """Emits one tile of `rows` x `vectors * LANES` for `segments` segments; args as in `make`."""
+def _tile(b: Any, args: list[Any], rows: int, segments: int, layout: Layout) -> None:
+    """Emits one tile of `rows` x PANEL for `segments` segments; args as in `make`."""
     xp, ldx, wp, ldw, op, ldo, n, lds = args
-    fma = cgutils.get_or_insert_function(b.module, ir.FunctionType(VF, [VF, VF, VF]), f"llvm.fma.v{LANES}f32")
     x = b.inttoptr(xp, F32.as_pointer())
     out = b.inttoptr(op, F32.as_pointer())
     xrow = [b.gep(x, [b.mul(ldx, ir.Constant(I64, r))]) for r in range(rows)]
@@ -85,53 +107,38 @@ def _tile(b: Any, args: list[Any], rows: int, segments: int, layout: Layout, vec
     for s in range(segments):
         for r in range(rows):
             at = b.add(b.mul(lds, ir.Constant(I64, s)), b.mul(ldo, ir.Constant(I64, r)))
-            for v in range(vectors):
+            for v in range(2):
                 p = b.gep(out, [b.add(at, ir.Constant(I64, v * LANES))])
                 where.append(b.bitcast(p, VF.as_pointer()))
-    zero = ir.Constant(VF, [0.0] * LANES)
-    initial = [b.load(p, align=4) if resume else zero for p in where]
-    entry, loop, done = b.block, b.append_basic_block("chain"), b.append_basic_block("chained")
     # a segment's own pairs begin after those of the segments before it, the last one half empty for odd n
     pairs = b.ashr(b.add(n, ir.Constant(I64, 1)), ir.Constant(I64, 1))
     size = b.mul(pairs, ir.Constant(I64, PAIR_BYTES)) if layout == "pair_bf16" else b.mul(n, b.mul(ldw, ir.Constant(I64, 2)))
     base = [b.add(wp, b.mul(size, ir.Constant(I64, s))) for s in range(segments)]
     start = [b.mul(n, ir.Constant(I64, s)) for s in range(segments)]
-    b.branch(loop)
-    b.position_at_end(loop)
-    k = b.phi(I64)
-    k.add_incoming(ir.Constant(I64, 0), entry)
-    acc = [b.phi(VF) for _ in where]
-    for a, first in zip(acc, initial, strict=True):
-        a.add_incoming(first, entry)
-    new: list[Any] = []
-    for s in range(segments):
-        if layout == "pair_bf16":
-            ahead = b.add(b.add(base[s], ldw), b.mul(k, ir.Constant(I64, PAIR_BYTES // 2)))
-            emit_prefetch(b, ahead, near=PANEL_CACHE)
-        columns = _weights(b, layout, vectors, base[s], k, ldw)
-        for r in range(rows):
-            q = _splat(b, b.load(b.gep(xrow[r], [b.add(k, start[s])])))
-            for w in columns:
-                new.append(b.call(fma, [q, w, acc[len(new)]]))
-    k_next = b.add(k, ir.Constant(I64, 1))
-    k.add_incoming(k_next, loop)
-    for a, v in zip(acc, new, strict=True):
-        a.add_incoming(v, loop)
-    b.cbranch(b.icmp_signed("<", k_next, n), loop, done)
-    b.position_at_end(done)
-    for value, p in zip(new, where, strict=True):
-        b.store(value, p, align=4)
+
+    def links(k: Any) -> list[tuple[Any, Any]]:
+        found = []
+        for s in range(segments):
+            if layout == "pair_bf16":
+                ahead = b.add(b.add(base[s], ldw), b.mul(k, ir.Constant(I64, PAIR_BYTES // 2)))
+                emit_prefetch(b, ahead, near=PANEL_CACHE)
+            columns = _weights(b, layout, base[s], k, ldw)
+            for r in range(rows):
+                q = splat(b, b.load(b.gep(xrow[r], [b.add(k, start[s])])))
+                found += [(q, w) for w in columns]
+        return found
+
+    zero = ir.Constant(VF, [0.0] * LANES)
+    emit_chains(b, ir.Constant(I64, 0), n, [zero] * len(where), links, where)
 
 
-def make(
-    sizes: tuple[int, ...], segments: int, layout: Layout, vectors: int = 2, resume: bool = False
-) -> Callable[..., Any]:
-    """Tiles of `vectors * LANES` columns as one numba intrinsic that jumps to the tile of the given number of rows.
+def make(sizes: tuple[int, ...], segments: int, layout: Layout) -> Callable[..., Any]:
+    """Tiles of PANEL columns as one numba intrinsic that jumps to the tile of the given number of rows.
 
     Arguments, all i64: rows (one of `sizes`; for any other nothing is done), x address (f32), ldx (f32 between rows of x), w
     address, ldw (elements between rows of w; for pairs bytes of look-ahead), out address (f32), ldo (f32 between rows of
     out), K (per segment, >= 1), lds (f32 between segments of out). Segment s reads x columns from s * K on and rows of w after
-    those of the segments before it, and writes at out + s * lds. With `resume` the chains go on from what is in out.
+    those of the segments before it, and writes at out + s * lds.
 
     Tiles on pairs ask for the memory `ldw` bytes ahead of what they read: few rows are bound by memory, and a panel's
     segments are too short for the hardware to see the stream.
@@ -148,7 +155,7 @@ def make(
                 jump.add_case(ir.Constant(I64, size), b.append_basic_block(f"rows{size}"))
             for size, (_, block) in zip(sizes, list(jump.cases), strict=True):
                 b.position_at_end(block)
-                _tile(b, list(args[1:]), size, segments, layout, vectors, resume)
+                _tile(b, list(args[1:]), size, segments, layout)
                 b.branch(end)
             b.position_at_end(end)
             return context.get_dummy_value()
