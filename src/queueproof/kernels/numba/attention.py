@@ -15,7 +15,7 @@ from queueproof.kernels.numba.attention_tiles import COLUMNS, GROUPS, MAX_ROWS, 
 from queueproof.kernels.numba.elementwise import f32_at, round16
 from queueproof.kernels.numba.ir import atomic_add, carray, float_of, void_ptr
 from queueproof.kernels.numba.jit import inner
-from queueproof.kernels.numba.math import bf16, exp, f16, halve
+from queueproof.kernels.numba.math import bf16, exp, f16
 
 TILE_ROWS = 48  # (query, head) pairs of a task's tile
 TASK_FIELDS = 7  # sequence, first query, last query + 1, first split, last split + 1, partial slot or -1, queries of the sequence
@@ -94,32 +94,40 @@ def _values(half, rows, p, table, first, end, dp, out):
 
 @inner
 def _softmax_row(half, s, lo, hi, scale, m, den, alpha, r, t):
-    """Scores of one row's block to weights in place; updates m[r] and den[r], leaves the factor for acc in alpha[r]."""
+    """Scores of one row's block to weights in place; updates m[r] and den[r], leaves the factor for acc in alpha[r]. t: f32 [32]."""
     top = m[r]
-    for j in range(KEY_BLOCK):  # what is outside is set to zero below
-        s[j] = s[j] * scale
-    for lane in range(COLUMNS):
-        t[lane] = NEG_INF
-    for c in range(0, KEY_BLOCK, COLUMNS):  # a maximum is the same in any order, but for the sign of a zero: exp has none
-        for lane in range(COLUMNS):
-            v = s[c + lane] if c + lane >= lo and c + lane < hi else NEG_INF
-            t[lane] = v if v > t[lane] else t[lane]
-    for lane in range(COLUMNS):
-        top = t[lane] if t[lane] > top else top
+    for j in range(COLUMNS):  # a maximum is the same in any order, but for the sign of a zero: exp has none
+        best = NEG_INF
+        for c in range(GROUPS):
+            v = s[c * COLUMNS + j] * scale
+            s[c * COLUMNS + j] = v
+            inside = c * COLUMNS + j >= lo and c * COLUMNS + j < hi
+            best = v if inside and v > best else best
+        t[j] = best
+    for j in range(8):
+        t[j] = t[j + 8] if t[j + 8] > t[j] else t[j]
+    for j in range(4):
+        t[j] = t[j + 4] if t[j + 4] > t[j] else t[j]
+    for j in range(4):
+        top = t[j] if t[j] > top else top
     a = exp(m[r] - top)
     if half == 0:
         for j in range(KEY_BLOCK):
-            s[j] = bf16(exp(s[j] - top))
+            w = bf16(exp(s[j] - top))
+            s[j] = w if j >= lo and j < hi else ZERO
     else:
         for j in range(KEY_BLOCK):
-            s[j] = f16(exp(s[j] - top))
-    for j in range(lo):
-        s[j] = ZERO
-    for j in range(hi, KEY_BLOCK):
-        s[j] = ZERO
-    for j in range(KEY_BLOCK // 2):
-        t[j] = s[j] + s[j + KEY_BLOCK // 2]
-    den[r] = den[r] * a + halve(t, KEY_BLOCK // 2)
+            w = f16(exp(s[j] - top))
+            s[j] = w if j >= lo and j < hi else ZERO
+    for j in range(32):
+        t[j] = s[j] + s[j + 32]
+    for j in range(16):
+        t[j] = t[j] + t[j + 16]
+    for j in range(8):
+        t[j] = t[j] + t[j + 8]
+    for j in range(4):
+        t[j] = t[j] + t[j + 4]
+    den[r] = den[r] * a + ((t[0] + t[2]) + (t[1] + t[3]))
     alpha[r] = a
     m[r] = top
 
