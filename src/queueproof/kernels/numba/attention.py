@@ -93,9 +93,14 @@ def _values(half, rows, p, table, first, end, dp, out):
 
 
 @inner
-def _softmax_row(half, s, lo, hi, scale, m, den, alpha, r, t):
-    """Scores of one row's block to weights in place; updates m[r] and den[r], leaves the factor for acc in alpha[r]. t: f32 [32]."""
-    top = m[r]
+def _visible(p, key0, window):
+    """Keys of the block at key0 that position p may see, from the block's first one: [lo, hi), perhaps none."""
+    return max(0, p - window + 1 - key0) if window != 0 else 0, min(KEY_BLOCK, p + 1 - key0)
+
+
+@inner
+def _best(s, lo, hi, scale, top, t):
+    """Scales one row of scores in place; the larger of `top` and its largest score in [lo, hi). t: f32 [COLUMNS]."""
     for j in range(COLUMNS):  # a maximum is the same in any order, but for the sign of a zero: exp has none
         best = NEG_INF
         for c in range(GROUPS):
@@ -104,13 +109,17 @@ def _softmax_row(half, s, lo, hi, scale, m, den, alpha, r, t):
             inside = c * COLUMNS + j >= lo and c * COLUMNS + j < hi
             best = v if inside and v > best else best
         t[j] = best
-    for j in range(8):
-        t[j] = t[j + 8] if t[j + 8] > t[j] else t[j]
-    for j in range(4):
-        t[j] = t[j + 4] if t[j + 4] > t[j] else t[j]
+    for n in (8, 4):
+        for j in range(n):
+            t[j] = t[j + n] if t[j + n] > t[j] else t[j]
     for j in range(4):
         top = t[j] if t[j] > top else top
-    a = exp(m[r] - top)
+    return top
+
+
+@inner
+def _weights(half, s, lo, hi, top):
+    """One row's scaled scores to weights exp(s - top) in place; zero outside [lo, hi)."""
     if half == 0:
         for j in range(KEY_BLOCK):
             w = bf16(exp(s[j] - top))
@@ -119,6 +128,11 @@ def _softmax_row(half, s, lo, hi, scale, m, den, alpha, r, t):
         for j in range(KEY_BLOCK):
             w = f16(exp(s[j] - top))
             s[j] = w if j >= lo and j < hi else ZERO
+
+
+@inner
+def _sum(s, t):
+    """The halving tree over one row of a block. t: f32 [32]."""
     for j in range(32):
         t[j] = s[j] + s[j + 32]
     for j in range(16):
@@ -127,15 +141,30 @@ def _softmax_row(half, s, lo, hi, scale, m, den, alpha, r, t):
         t[j] = t[j] + t[j + 8]
     for j in range(4):
         t[j] = t[j] + t[j + 4]
-    den[r] = den[r] * a + ((t[0] + t[2]) + (t[1] + t[3]))
-    alpha[r] = a
-    m[r] = top
+    return (t[0] + t[2]) + (t[1] + t[3])
 
 
 @inner
-def _visible(p, key0, window):
-    """Keys of the block at key0 that position p may see, from the block's first one: [lo, hi), perhaps none."""
-    return max(0, p - window + 1 - key0) if window != 0 else 0, min(KEY_BLOCK, p + 1 - key0)
+def _softmax(half, i0, i1, group, pos0, window, key0, s, scale, m, den, alpha, t):
+    """Scores of a block to weights in place; updates m and den of the rows, leaves the factors for acc in alpha.
+
+    In passes over all rows, so that the processor works on several at a time.
+    """
+    r0, r1 = i0 * group, i1 * group
+    for i in range(i0, i1):
+        lo, hi = _visible(pos0 + i, key0, window)
+        for r in range(i * group, (i + 1) * group):
+            alpha[r] = _best(f32_at(s + 4 * r * KEY_BLOCK, KEY_BLOCK), lo, hi, scale, m[r], t)
+    for r in range(r0, r1):
+        top = alpha[r]
+        alpha[r] = exp(m[r] - top)
+        m[r] = top
+    for i in range(i0, i1):
+        lo, hi = _visible(pos0 + i, key0, window)
+        for r in range(i * group, (i + 1) * group):
+            _weights(half, f32_at(s + 4 * r * KEY_BLOCK, KEY_BLOCK), lo, hi, m[r])
+    for r in range(r0, r1):
+        den[r] = den[r] * alpha[r] + _sum(f32_at(s + 4 * r * KEY_BLOCK, KEY_BLOCK), t)
 
 
 @inner
@@ -150,10 +179,7 @@ def _block(half, i0, i1, group, pos0, window, key0, q, d, s, m, den, alpha, acc,
     first, end = lo // COLUMNS, (hi + COLUMNS - 1) // COLUMNS
     _scores(half, rows, q + 4 * r0 * d, d, keys, first, end, page, s0)
     tree = f32_at(bo, KEY_BLOCK)  # bo is not in use yet
-    for i in range(i0, i1):
-        a, b = _visible(pos0 + i, key0, window)
-        for r in range(i * group, (i + 1) * group):
-            _softmax_row(half, f32_at(s + 4 * r * KEY_BLOCK, KEY_BLOCK), a, b, scale, m, den, alpha, r, tree)
+    _softmax(half, i0, i1, group, pos0, window, key0, s, scale, m, den, alpha, tree)
     sums = f32_at(bo0, rows * dp)
     for j in range(rows * dp):
         sums[j] = ZERO

@@ -25,7 +25,6 @@ from queueproof.kernels.ops import QUANT_BLOCK
 
 ROWS_BLOCK = 4 * MAX_ROWS  # rows whose segment sums wait in a thread's scratch
 ROWS_TASK = 4 * ROWS_BLOCK
-PANELS_TASK = 4
 LOOK_AHEAD = 64 * 1024  # bytes of a panel up to which the next one is asked for while this one is read
 FEW_ROWS = 2 * MAX_ROWS  # up to so many, reading the weights takes longer than computing
 SCRATCH_F32 = SEGMENTS * ROWS_BLOCK * PANEL + PANEL  # per thread
@@ -190,31 +189,29 @@ def _few_rows(tid, nt, counter, scratch, half, x, m, k, w, n, out, bias, kind, b
 
 
 @inner
-def _many_rows(counter, scratch, half, x, m, k, w, n, out, bias, kind, bytes_each, needs):
+def _many_rows(nt, counter, scratch, half, x, m, k, w, n, out, bias, kind, bytes_each, needs):
     """Bound by operations: a panel stays in the nearest cache while all rows of a task go by."""
     panels = (n + PANEL - 1) // PANEL
     groups = (m + ROWS_TASK - 1) // ROWS_TASK
-    chunks = (panels + PANELS_TASK - 1) // PANELS_TASK
     spare = np.int64(scratch + 4 * (SCRATCH_F32 - PANEL))
     need, words, least, made = carray(void_ptr(needs), panels, np.int32), _pairs_at(scratch, k, kind), np.int64(-1), -1
     row_words = 4 * SEGMENTS * (((k + SEGMENTS - 1) // SEGMENTS + 1) // 2)
     while True:
         task = atomic_add(counter, np.int64(1))
-        if task >= groups * chunks:
+        if task >= groups * panels:
             return
-        m0, p0 = (task // chunks) * ROWS_TASK, (task % chunks) * PANELS_TASK
-        m1, p1 = min(m, m0 + ROWS_TASK), min(panels, p0 + PANELS_TASK)
+        m0, p = (task // panels) * ROWS_TASK, task % panels
+        m1 = min(m, m0 + ROWS_TASK)
         if DOTS and half == 0 and made != m0:
             least, made = make_pairs(np.int64(x + 4 * m0 * k), m1 - m0, k, words), m0
-        for p in range(p0, p1):
-            wp = np.int64(w + p * bytes_each)
-            if kind != 0:
-                wp = _as_halves(kind, wp, 0, k, scratch)
-            for b0 in range(m0, m1, ROWS_BLOCK):
-                rows = min(ROWS_BLOCK, m1 - b0)
-                pairs = np.int64(words + (b0 - m0) * row_words) if least >= need[p] else np.int64(0)
-                _segments(half, pairs, np.int64(x + 4 * b0 * k), rows, k, wp, bytes_each, scratch, 0, SEGMENTS)
-                _add_up(scratch, rows, spare, np.int64(out + 4 * b0 * n), n, p * PANEL, bias)
+        wp = np.int64(w + p * bytes_each)
+        if kind != 0:
+            wp = _as_halves(kind, wp, 0, k, scratch)
+        for b0 in range(m0, m1, ROWS_BLOCK):
+            rows = min(ROWS_BLOCK, m1 - b0)
+            pairs = np.int64(words + (b0 - m0) * row_words) if least >= need[p] else np.int64(0)
+            _segments(half, pairs, np.int64(x + 4 * b0 * k), rows, k, wp, nt * bytes_each, scratch, 0, SEGMENTS)
+            _add_up(scratch, rows, spare, np.int64(out + 4 * b0 * n), n, p * PANEL, bias)
 
 
 def scratch_f32(k: int, kind: int, rows: int) -> int:
@@ -238,7 +235,7 @@ def linear(tid, nt, counter, scratch, half, x, m, k, w, n, out, bias, kind, byte
     if m <= FEW_ROWS:
         _few_rows(tid, nt, counter, scratch, half, x, m, k, w, n, out, bias, kind, bytes_each, needs)
     else:
-        _many_rows(counter, scratch, half, x, m, k, w, n, out, bias, kind, bytes_each, needs)
+        _many_rows(nt, counter, scratch, half, x, m, k, w, n, out, bias, kind, bytes_each, needs)
 
 
 @inner
