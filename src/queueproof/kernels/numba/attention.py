@@ -13,11 +13,13 @@ from queueproof.arithmetic.ieee1 import KEY_BLOCK, KEY_SPLIT
 from queueproof.kernels.numba import attention_tiles as tiles
 from queueproof.kernels.numba.attention_tiles import COLUMNS, GROUPS, MAX_ROWS, NARROW, WIDE
 from queueproof.kernels.numba.elementwise import f32_at, round16
-from queueproof.kernels.numba.ir import atomic_add, carray, float_of, void_ptr
+from queueproof.kernels.numba.ir import atomic_add, carray, float_of, prefetch, void_ptr
 from queueproof.kernels.numba.jit import inner
 from queueproof.kernels.numba.math import bf16, exp, f16
+from queueproof.kernels.numba.memory import LINE
 
 TILE_ROWS = 48  # (query, head) pairs of a task's tile
+FEW_ROWS = 12
 TASK_FIELDS = 7  # sequence, first query, last query + 1, first split, last split + 1, partial slot or -1, queries of the sequence
 NEG_INF, ZERO = np.float32(-np.inf), np.float32(0)
 
@@ -223,6 +225,22 @@ def _finish(half, den, acc, r, dp, out, d):
 
 
 @inner
+def _ask_for(key0, end, table, page, k_head, v_head, head_step_k, head_step_v, d, dp):
+    """Asks for the keys and values from key0 on, before end, of one block of one head."""
+    for key in range(key0, min(end, key0 + KEY_BLOCK), COLUMNS):
+        block, offset = np.int64(table[key // page]), key % page
+        k, v = np.int64(k_head + block * head_step_k + 2 * offset), np.int64(v_head + block * head_step_v + 2 * offset * dp)
+        if page == COLUMNS:
+            for at in range(0, 2 * COLUMNS * d, LINE):
+                prefetch(np.int64(k + at))
+        else:
+            for i in range(d):
+                prefetch(np.int64(k + 2 * i * page))
+        for at in range(0, 2 * COLUMNS * dp, LINE):
+            prefetch(np.int64(v + at))
+
+
+@inner
 def attention(counter, half, scratch, q, out, heads, kv_heads, d, page, window, scale_bits, k_cache, v_cache,
               positions, query_start, tables, table_width, tasks, n_tasks, partial):  # fmt: skip
     """Runs tasks until the counter passes n_tasks * kv_heads; window 0 for none.
@@ -248,10 +266,9 @@ def attention(counter, half, scratch, q, out, heads, kv_heads, d, page, window, 
     run_m, run_l = f32_at(ms + 12 * TILE_ROWS, TILE_ROWS), f32_at(ms + 16 * TILE_ROWS, TILE_ROWS)
     started = f32_at(ms + 20 * TILE_ROWS, TILE_ROWS)  # 0 or 1
     acc, run_acc = f32_at(accs, TILE_ROWS * dp), f32_at(run_accs, TILE_ROWS * dp)
-    while True:
-        t = atomic_add(counter, np.int64(1))
-        if t >= n_tasks * kv_heads:
-            return
+    total, following = n_tasks * kv_heads, atomic_add(counter, np.int64(1))
+    while following < total:
+        t, following = following, atomic_add(counter, np.int64(1))
         kh = t % kv_heads
         f = (t // kv_heads) * TASK_FIELDS
         seq, q0, q1, split0, split1, slot = task[f], task[f + 1], task[f + 2], task[f + 3], task[f + 4], task[f + 5]
@@ -276,6 +293,16 @@ def attention(counter, half, scratch, q, out, heads, kv_heads, d, page, window, 
             for j in range(rows * dp):
                 acc[j] = ZERO
             for key0 in range(split * KEY_SPLIT, min((split + 1) * KEY_SPLIT, pos0 + n_q), KEY_BLOCK):
+                if rows <= FEW_ROWS:  # as with weights, reading takes longer than computing
+                    if key0 + KEY_BLOCK < min(split1 * KEY_SPLIT, pos0 + n_q):
+                        _ask_for(key0 + KEY_BLOCK, pos0 + n_q, table, page, k_head, v_head, head_step_k, head_step_v, d, dp)
+                    elif following < total:
+                        after, head = following // kv_heads * TASK_FIELDS, following % kv_heads
+                        other, start = task[after], task[after + 3] * KEY_SPLIT
+                        _ask_for(start, at_position[starts[other]] + 1,
+                                 carray(void_ptr(np.int64(tables + 4 * other * table_width)), table_width, np.int32), page,
+                                 np.int64(k_cache + 2 * head * d * page), np.int64(v_cache + 2 * head * page * dp),
+                                 head_step_k, head_step_v, d, dp)  # fmt: skip
                 i0 = max(0, key0 - pos0)
                 i1 = n_q if window == 0 else min(n_q, key0 + KEY_BLOCK - 1 + window - pos0)
                 if i0 >= i1:
