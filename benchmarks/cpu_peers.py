@@ -12,7 +12,8 @@ with a note. What a peers' folder holds: benchmarks/peer_servers.py. What a load
 
 Tokens/s: of all users, prefill included; for a prefill, prompt tokens by TTFT. Medians over rounds. `of memory`: the time in
 which the machine could read the weights of the matrices once a step, over the time taken; `of FMA`: the same for their
-multiply-adds (the head's only where a token is drawn). Limits: read bandwidth and f32 FMA rate as `queueproof bench` measures
+multiply-adds (the head's only where a token is drawn), at the f32 FMA rate: more than 1 is possible where a CPU has a dot
+instruction for bf16. Limits: read bandwidth and f32 FMA rate as `queueproof bench` measures
 them, before the first and after every round.
 """
 
@@ -37,7 +38,7 @@ from rich.console import Console
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.peer_loads import PROMPT, Load, LoadError, Target, measure, parse_loads
-from benchmarks.peer_report import Report, disturbed, plot, show, summarise
+from benchmarks.peer_report import LIMITS, Report, disturbed, plot, show, summarise
 from benchmarks.peer_servers import HOST, MODEL, SERVERS, Running, Server, Setup, started
 from queueproof.cli import machine as limits
 from queueproof.cli.bench import Work
@@ -212,8 +213,8 @@ async def warm_up(one: Running, loads: list[Load], entry: dict[str, Any]) -> Non
 
 def measure_limits(report: Report, threads: int) -> None:
     found = limits.measure(threads)
-    report["limits"].append({"read_bytes_per_s": found.read_bytes_per_s, "flops_per_s": found.flops_per_s})
-    say(f"this machine reads {found.read_bytes_per_s / 1e9:.1f} GB/s and does {found.flops_per_s / 1e9:.0f} GFLOP/s")
+    report["limits"].append({name: getattr(found, name) for name in LIMITS})
+    say(f"this machine reads {found.read_bytes_per_s / 1e9:.1f} GB/s and does {found.of_products}")
 
 
 def leave_out(entry: dict[str, Any], server: Server, why: str) -> None:

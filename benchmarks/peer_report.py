@@ -29,13 +29,15 @@ svg { --page: #fff; --ink: #17202b; --soft: #566270; --line: #dde2e8;
 """
 
 
+LIMITS = ("read_bytes_per_s", "flops_per_s", "dot_flops_per_s")
+
+
 def summarise(report: Report) -> None:
     """Adds what follows from the measurements: `limit` (medians), and `results`: for each load and server the medians of
     its figures, `rounds`, the shares of both limits, and for ours the ratio to each peer of the same weights and to the
     best of them."""
-    names = ("read_bytes_per_s", "flops_per_s")
     found = report["limits"]
-    limit = {name: statistics.median(one[name] for one in found) for name in names} if found else None
+    limit = {name: statistics.median(one[name] for one in found) for name in LIMITS} if found else None
     results: dict[str, dict[str, dict[str, Any]]] = {}
     for name, load in report["loads"].items():
         for server, entry in report["servers"].items():
@@ -59,7 +61,7 @@ def limit_shares(
 ) -> dict[str, float]:
     """of_memory, of_fma. rate: tokens/s of the load; a step of decode is a token of each user, a prefill draws one."""
     needed = Work(model["trunk_weights"], model["head_weights"], 1)
-    machine_limits = MachineLimits(limit["read_bytes_per_s"], limit["flops_per_s"], 0)
+    machine_limits = MachineLimits(**limit, threads=0)
     steps = rate / (load["prompt"] if load["answer"] == 1 else load["users"])
     drawn = steps if load["answer"] == 1 else rate
     read, compute = needed.seconds_at_least(machine_limits, steps=steps, tokens=rate, drawn=drawn)
@@ -79,7 +81,8 @@ def show(report: Report, console: Console) -> None:
     text = f"{where['name']}, {where['cores']} cores, {', '.join(where['features'])}; {report['threads']} threads"
     if limit:
         text += (
-            f"; reads {limit['read_bytes_per_s'] / 1e9:.1f} GB/s, {limit['flops_per_s'] / 1e9:.0f} GFLOP/s of f32 FMA"
+            f"; reads {limit['read_bytes_per_s'] / 1e9:.1f} GB/s, "
+            f"{MachineLimits(**limit, threads=report['threads']).of_products}"
         )
     console.print(text, markup=False, soft_wrap=True)
     for weights in dict.fromkeys(entry["weights"] for entry in report["servers"].values()):

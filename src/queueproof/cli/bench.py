@@ -197,7 +197,7 @@ def _show(limits: MachineLimits, rows: list[Row], model: str, arithmetic: str) -
     console = out()
     console.print(
         f"{model}, {arithmetic}, {limits.threads} threads; this machine reads {limits.read_bytes_per_s / 1e9:.1f} GB/s "
-        f"and does {limits.flops_per_s / 1e9:.0f} GFLOP/s in f32",
+        f"and does {limits.of_products}",
         markup=False,
     )
     table = Table()

@@ -29,12 +29,18 @@ def test_the_multiply_add_loop_does_what_it_counts(steps: int) -> None:
     assert machine._compiled()["fma"](steps) == pytest.approx(float(chains.sum()), rel=1e-6)
 
 
+def test_the_dot_loop_does_what_it_counts() -> None:
+    if "dot" in machine._compiled():  # only where the CPU has the instruction
+        assert machine._compiled()["dot"](5) == float(sum(c + 5 * 2 for c in range(machine.FMA_CHAINS)))
+
+
 def test_measured_limits_are_plausible(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "READ_BYTES", 1 << 22)
     monkeypatch.setattr(machine, "FMA_STEPS", 100_000)
     limits = machine.measure(2)
     assert limits.threads == 2
     assert 1e8 < limits.read_bytes_per_s < 1e13 and 1e8 < limits.flops_per_s < 1e15
+    assert (limits.dot_flops_per_s > 0) == ("dot" in machine._compiled())
 
 
 def test_the_weights_of_smollm2_are_counted() -> None:

@@ -50,6 +50,7 @@ def pack(n: int, k: int, row_slices: Iterable[U16], dtype: Dtype, bias: NDArray[
     """
     panels, rows = -(-n // PANEL), pair_count(k) if dtype == "bfloat16" else k
     needs = np.full(panels, NEVER if dtype == "float16" else 0, np.int32)
+    data: NDArray[np.uint16] | NDArray[np.uint32]
     if dtype == "float16":
         data = _ARENA.zeros(panels * k * PANEL).reshape(panels, k, PANEL)
     else:
