@@ -4,7 +4,7 @@ Packed weights: bf16 as [panels, pairs of k, PANEL] words, f16 as [panels, K, PA
 where it is of odd length, the last one is half empty. The last panel is padded with zeros. Panels of `quantised` become bf16
 in a thread's scratch. Each is read once a step.
 
-Where the CPU has a dot instruction for bf16 (`microkernel`), a thread first makes its rows of x pairs too; panels and rows
+Where the CPU has a dot instruction for bf16 (`dots`), a thread first makes its rows of x pairs too; panels and rows
 with which it could give other bits than the chain go the slower way (`pairs`).
 """
 
