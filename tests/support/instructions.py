@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from queueproof.kernels.numba.attention import TASK_FIELDS, TILE_ROWS, padded
+from queueproof.kernels.numba.attention import TASK_FIELDS, TILE_ROWS, padded, scratch_f32
 from queueproof.kernels.numba.linear import SCRATCH_F32
 from queueproof.kernels.numba.memory import aligned
 from queueproof.kernels.numba.program import ROW, Op, StepWord
@@ -69,5 +69,5 @@ def attention(q, k, v, positions, query_start, tables, page, window, half, threa
     }
     words = (address(q), address(out), heads, kv_heads, d, page, window or 0, bits(1 / np.sqrt(d)), address(keys), address(values))  # fmt: skip
     for op in (Op.ATTENTION, Op.COMBINE):
-        run(op, threads, *words, step=step, scratch=TILE_ROWS * (d + 70 + 3 * dp))
+        run(op, threads, *words, step=step, scratch=scratch_f32(d))
     return out

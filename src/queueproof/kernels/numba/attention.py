@@ -10,13 +10,17 @@ from __future__ import annotations
 import numpy as np
 
 from queueproof.arithmetic.ieee1 import KEY_BLOCK, KEY_SPLIT
+from queueproof.kernels.numba import attention_dots as pairwise
 from queueproof.kernels.numba import attention_tiles as tiles
 from queueproof.kernels.numba.attention_tiles import COLUMNS, GROUPS, MAX_ROWS, NARROW, WIDE
+from queueproof.kernels.numba.dots import DOTS
 from queueproof.kernels.numba.elementwise import f32_at, round16
 from queueproof.kernels.numba.ir import atomic_add, carray, float_of, prefetch, void_ptr
 from queueproof.kernels.numba.jit import inner
 from queueproof.kernels.numba.math import bf16, exp, f16
 from queueproof.kernels.numba.memory import LINE
+from queueproof.kernels.numba.microkernel import PANEL
+from queueproof.kernels.numba.pairs import make_pairs
 
 TILE_ROWS = 48  # (query, head) pairs of a task's tile
 FEW_ROWS = 12
@@ -37,9 +41,10 @@ def padded(head_dim: int) -> int:
 
 def scratch_f32(head_dim: int) -> int:
     """f32 of scratch per thread: where groups of keys and values are, q, scores, m, den, alpha, acc, block sums, and over
-    splits m, den, acc and whether begun."""
+    splits m, den, acc and whether begun; then what `attention_dots` takes."""
     dp = padded(head_dim)
-    return 4 * GROUPS + TILE_ROWS * (head_dim + KEY_BLOCK + 6 + 3 * dp)
+    own = 4 * GROUPS + 2 * COLUMNS + TILE_ROWS * (head_dim + KEY_BLOCK + 6 + 3 * dp)
+    return own + pairwise.scratch_words(head_dim, dp, TILE_ROWS)
 
 
 @inner
@@ -170,18 +175,48 @@ def _softmax(half, i0, i1, group, pos0, window, key0, s, scale, m, den, alpha, t
 
 
 @inner
-def _block(half, i0, i1, group, pos0, window, key0, q, d, s, m, den, alpha, acc, bo, dp, scale, keys, values, page):
+def _block(half, i0, i1, group, pos0, window, key0, q, d, s, m, den, alpha, acc, bo, dp, scale, keys, values, page,
+           least, pairs, sizes):  # fmt: skip
     """One block for the queries from i0 to i1 - 1 of a tile, of `group` rows each, which all see some key of it.
 
-    keys, values: addresses of the tables of its groups.
+    keys, values: addresses of the tables of its groups. least: the smallest exponent of q (see `make_pairs`), whose pairs
+    are at `pairs`, then room for those of keys, weights and values; -1 where dots are not for this tile.
     """
     lo, hi = _visible(pos0 + i0, key0, window)[0], _visible(pos0 + i1 - 1, key0, window)[1]  # what any of them sees
     r0, rows = i0 * group, (i1 - i0) * group
     s0, bo0 = s + 4 * r0 * KEY_BLOCK, bo + 4 * r0 * dp
     first, end = lo // COLUMNS, (hi + COLUMNS - 1) // COLUMNS
-    _scores(half, rows, q + 4 * r0 * d, d, keys, first, end, page, s0)
+    key_pairs = pairs + 4 * TILE_ROWS * (d // 2)
+    if DOTS and least >= 0 and least >= pairwise.pack_keys(keys, d, page, key_pairs, sizes):
+        pairwise.products(rows, pairs + 4 * r0 * (d // 2), d // 2, key_pairs, KEY_BLOCK // PANEL, s0, KEY_BLOCK)
+    else:
+        _scores(half, rows, q + 4 * r0 * d, d, keys, first, end, page, s0)
     tree = f32_at(bo, KEY_BLOCK)  # bo is not in use yet
     _softmax(half, i0, i1, group, pos0, window, key0, s, scale, m, den, alpha, tree)
+    if not (DOTS and least >= 0 and _dot_values(rows, s0, values, dp, bo0, key_pairs + 4 * KEY_BLOCK * (d // 2), sizes)):
+        _chain_values(half, i0, i1, group, pos0, window, key0, s, lo, hi, values, dp, bo)
+    for r in range(r0, r0 + rows):
+        a, ar, br = alpha[r], f32_at(acc + 4 * r * dp, dp), f32_at(bo + 4 * r * dp, dp)
+        for j in range(dp):
+            ar[j] = ar[j] * a + br[j]
+
+
+@inner
+def _dot_values(rows, s, values, dp, out, pairs, sizes):
+    """out[rows, dp] = weights s[rows, KEY_BLOCK] times the block's values, or False where that would not be the chain."""
+    least = make_pairs(s, rows, KEY_BLOCK, pairs)
+    value_pairs = pairs + 4 * TILE_ROWS * (KEY_BLOCK // 2)
+    if least < 0 or least < pairwise.pack_values(values, dp, value_pairs, sizes):
+        return False
+    pairwise.products(rows, pairs, KEY_BLOCK // 2, value_pairs, dp // PANEL, out, dp)
+    return True
+
+
+@inner
+def _chain_values(half, i0, i1, group, pos0, window, key0, s, lo, hi, values, dp, bo):
+    """bo[rows, dp] = chain over the keys that each row sees, from lo to hi - 1 at most."""
+    r0, rows, first, end = i0 * group, (i1 - i0) * group, lo // COLUMNS, (hi + COLUMNS - 1) // COLUMNS
+    s0, bo0 = s + 4 * r0 * KEY_BLOCK, bo + 4 * r0 * dp
     sums = f32_at(bo0, rows * dp)
     for j in range(rows * dp):
         sums[j] = ZERO
@@ -201,10 +236,6 @@ def _block(half, i0, i1, group, pos0, window, key0, q, d, s, m, den, alpha, acc,
                 if a < b and (i < f0 or i >= f1):
                     r = i * group
                     _values(half, group, s + 4 * r * KEY_BLOCK, values, a, b, dp, bo + 4 * r * dp)
-    for r in range(r0, r0 + rows):
-        a, ar, br = alpha[r], f32_at(acc + 4 * r * dp, dp), f32_at(bo + 4 * r * dp, dp)
-        for j in range(dp):
-            ar[j] = ar[j] * a + br[j]
 
 
 @inner
@@ -256,7 +287,8 @@ def attention(counter, half, scratch, q, out, heads, kv_heads, d, page, window, 
     keys, values = scratch, scratch + 8 * GROUPS
     key_table = carray(void_ptr(np.int64(keys)), GROUPS, np.int64)
     value_table = carray(void_ptr(np.int64(values)), GROUPS, np.int64)
-    qs = scratch + 16 * GROUPS
+    sizes = scratch + 16 * GROUPS
+    qs = sizes + 8 * COLUMNS
     s = qs + 4 * TILE_ROWS * d
     ms = s + 4 * TILE_ROWS * KEY_BLOCK
     accs = ms + 4 * TILE_ROWS * 6
@@ -266,6 +298,8 @@ def attention(counter, half, scratch, q, out, heads, kv_heads, d, page, window, 
     run_m, run_l = f32_at(ms + 12 * TILE_ROWS, TILE_ROWS), f32_at(ms + 16 * TILE_ROWS, TILE_ROWS)
     started = f32_at(ms + 20 * TILE_ROWS, TILE_ROWS)  # 0 or 1
     acc, run_acc = f32_at(accs, TILE_ROWS * dp), f32_at(run_accs, TILE_ROWS * dp)
+    pairs = run_accs + 4 * TILE_ROWS * dp
+    dots_apply = DOTS and half == 0 and d % 16 == 0 and dp % PANEL == 0
     total, following = n_tasks * kv_heads, atomic_add(counter, np.int64(1))
     while following < total:
         t, following = following, atomic_add(counter, np.int64(1))
@@ -283,6 +317,9 @@ def attention(counter, half, scratch, q, out, heads, kv_heads, d, page, window, 
             y = f32_at(qs + 4 * i * group * d, group * d)
             for j in range(group * d):
                 y[j] = x[j]
+        least = np.int64(-1)
+        if dots_apply and rows >= pairwise.MANY_ROWS:
+            least = make_pairs(qs, rows, d, pairs)
         for r in range(rows):
             run_l[r] = ZERO  # no split yet
             run_m[r] = NEG_INF
@@ -314,7 +351,8 @@ def attention(counter, half, scratch, q, out, heads, kv_heads, d, page, window, 
                     block, offset = np.int64(table[key // page]), key % page
                     key_table[g] = k_head + block * head_step_k + 2 * offset
                     value_table[g] = v_head + block * head_step_v + 2 * offset * dp
-                _block(half, i0, i1, group, pos0, window, key0, qs, d, s, m, den, alpha, accs, bo, dp, scale, keys, values, page)
+                _block(half, i0, i1, group, pos0, window, key0, qs, d, s, m, den, alpha, accs, bo, dp, scale, keys, values, page,
+                       least, pairs, sizes)  # fmt: skip
             for r in range(rows):
                 p = pos0 + r // group
                 lowest = 0 if window == 0 else max(0, p - window + 1)

@@ -18,7 +18,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from queueproof.kernels.numba.ir import F32, I64
-from queueproof.kernels.numba.microkernel import AVX512, LANES, PAIR_BYTES, PANEL, PANEL_CACHE, VF
+from queueproof.kernels.numba.microkernel import AVX512, LANES, PAIR_BYTES, PANEL_CACHE, VF
 
 DOTS: bool = AVX512 and bool(llvm.get_host_cpu_features().get("avx512bf16", False))
 _NEAR = 3  # rows that one pointer reaches: itself, and by one and two row lengths
@@ -53,7 +53,7 @@ def _assembly(rows: int, segments: int) -> tuple[str, int, int]:
 
 
 def _tile(b: Any, args: list[Any], rows: int, segments: int) -> None:
-    xp, ldx, wp, ahead, op, count, lds = args
+    xp, ldx, wp, ahead, op, ldo, count, lds = args
     text, sums, pointers = _assembly(rows, segments)
     row = b.shl(ldx, ir.Constant(I64, 2))
     where = [
@@ -73,7 +73,8 @@ def _tile(b: Any, args: list[Any], rows: int, segments: int) -> None:
     for s in range(segments):
         for r in range(rows):
             for v in range(2):
-                at = b.add(b.mul(lds, ir.Constant(I64, s)), ir.Constant(I64, r * PANEL + v * LANES))
+                row = b.add(b.mul(lds, ir.Constant(I64, s)), b.mul(ldo, ir.Constant(I64, r)))
+                at = b.add(row, ir.Constant(I64, v * LANES))
                 p = b.bitcast(b.gep(out, [at]), VF.as_pointer())
                 b.store(b.extract_value(found, 2 * (s * rows + r) + v), p, align=4)
 
@@ -82,12 +83,12 @@ def make(sizes: tuple[int, ...], segments: int = 1) -> Callable[..., Any]:
     """Tiles as one numba intrinsic that jumps to the tile of the given number of rows.
 
     Arguments, all i64: rows (one of `sizes`; for any other nothing is done), x address (words of pairs), ldx (words between rows
-    of x), w address (`pair_bf16`), bytes of look-ahead, out address (f32, PANEL between rows), pairs of a segment (>= 1), lds
-    (f32 between segments of out). Segments of x and of w follow each other.
+    of x), w address (`pair_bf16`), bytes of look-ahead, out address (f32), ldo (f32 between rows of out), pairs of a segment
+    (>= 1), lds (f32 between segments of out). Segments of x and of w follow each other.
     """
 
     @intrinsic
-    def tiles(typingctx: Any, rows: Any, xp: Any, ldx: Any, wp: Any, ahead: Any, op: Any, count: Any, lds: Any) -> Any:
+    def tiles(typingctx: Any, rows: Any, xp: Any, ldx: Any, wp: Any, ahead: Any, op: Any, ldo: Any, count: Any, lds: Any) -> Any:
         def codegen(context: Any, b: Any, sig: Any, args: Any) -> Any:
             end = b.append_basic_block("end")
             jump = b.switch(args[0], end)
@@ -100,6 +101,6 @@ def make(sizes: tuple[int, ...], segments: int = 1) -> Callable[..., Any]:
             b.position_at_end(end)
             return context.get_dummy_value()
 
-        return types.void(*[types.int64] * 8), codegen
+        return types.void(*[types.int64] * 9), codegen
 
     return tiles

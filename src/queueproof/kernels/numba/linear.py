@@ -19,7 +19,7 @@ from queueproof.kernels.numba.dots import DOTS
 from queueproof.kernels.numba.ir import atomic_add, carray, prefetch, void_ptr
 from queueproof.kernels.numba.jit import inner
 from queueproof.kernels.numba.memory import LINE
-from queueproof.kernels.numba.microkernel import MAX_ROWS, PAIR_BYTES, PANEL, SIZES, add_segments
+from queueproof.kernels.numba.microkernel import MAX_ROWS, PAIR_BYTES, PANEL, SIZES, add_segments, tile_rows
 from queueproof.kernels.numba.pairs import make_pairs, pair_count
 from queueproof.kernels.ops import QUANT_BLOCK
 
@@ -39,38 +39,30 @@ if DOTS:
     _dots = dots.make(SIZES)
     _dots_4_segments = dots.make((1,), 4)
     _dots_2_segments = dots.make((2, 3), 2)
-_EVEN_ONLY = 6  # tiles of more rows come in even sizes
 
 
 @inner
 def _dot_segments(pairs, rows, k, w, ahead, part, s, end):
     """As `_segments`, with the rows of x as pairs."""
     count = np.int64(((k + SEGMENTS - 1) // SEGMENTS + 1) // 2)
-    ldx, lds, z = np.int64(SEGMENTS * count), np.int64(rows * PANEL), np.int64(0)
+    ldx, lds, ldo, z = np.int64(SEGMENTS * count), np.int64(rows * PANEL), np.int64(PANEL), np.int64(0)
     while s < end:
         xs, ws, ps = np.int64(pairs + 4 * s * count), np.int64(w + s * count * PAIR_BYTES), np.int64(part + 4 * s * lds)
         if rows == 1:
-            _dots_4_segments(1, xs, ldx, ws, ahead, ps, count, lds)
+            _dots_4_segments(1, xs, ldx, ws, ahead, ps, ldo, count, lds)
             s += 4
             continue
         if rows <= 3:
-            _dots_2_segments(rows, xs, ldx, ws, ahead, ps, count, lds)
+            _dots_2_segments(rows, xs, ldx, ws, ahead, ps, ldo, count, lds)
             s += 2
             continue
         r, tiles = 0, (rows + MAX_ROWS - 1) // MAX_ROWS
         while r < rows:
-            here = _tile_rows(rows - r, tiles)
-            _dots(here, np.int64(xs + 4 * r * ldx), ldx, ws, ahead, np.int64(ps + 4 * r * PANEL), count, z)
+            here = tile_rows(rows - r, tiles)
+            _dots(here, np.int64(xs + 4 * r * ldx), ldx, ws, ahead, np.int64(ps + 4 * r * PANEL), ldo, count, z)
             r += here
             tiles = max(1, tiles - 1)
         s += 1
-
-
-@inner
-def _tile_rows(rows, tiles):
-    """Rows of the next of so many tiles, as even as possible: 8 rows are 4 + 4."""
-    here = (rows + tiles - 1) // tiles
-    return here - here % 2 if here > _EVEN_ONLY else here
 
 
 @inner
@@ -112,7 +104,7 @@ def _segments(half, pairs, x, rows, k, w, ahead, part, s, end):
             r, ws = 0, np.int64(w + s * bytes_seg)
             tiles = (rows + MAX_ROWS - 1) // MAX_ROWS
             while r < rows:
-                here = _tile_rows(rows - r, tiles)
+                here = tile_rows(rows - r, tiles)
                 xs, to = np.int64(x + 4 * (r * k + k0)), np.int64(ps + 4 * r * PANEL)
                 if half == 0:
                     _bf16(here, xs, ldx, ws, ahead, to, ldo, n, z)

@@ -22,6 +22,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from queueproof.kernels.numba.ir import F16, F32, I16, I32, I64, emit_prefetch
+from queueproof.kernels.numba.jit import inner
 
 Layout = Literal["pair_bf16", "plain_f16"]
 
@@ -34,6 +35,16 @@ PANEL_CACHE = 2 if AVX512 else 3
 # Rows of a tile: 2 accumulators a row, 2 weights and 1 x fit the 16 registers, or the 32 of AVX-512.
 SIZES: tuple[int, ...] = (1, 2, 3, 4, 5, 6, 8, 10, 12) if AVX512 else (1, 2, 3, 4, 5, 6)
 MAX_ROWS: int = SIZES[-1]
+
+_EVEN_ONLY = 6  # tiles of more rows come in even sizes
+
+
+@inner
+def tile_rows(rows, tiles):
+    """Rows of the next of so many tiles, as even as possible: 8 rows are 4 + 4."""
+    here = (rows + tiles - 1) // tiles
+    return here - here % 2 if here > _EVEN_ONLY else here
+
 
 VF = ir.VectorType(F32, LANES)
 VI = ir.VectorType(I32, LANES)
