@@ -13,8 +13,10 @@ PROGRAM = """
 import sys
 from pathlib import Path
 import llvmlite.binding as llvm
+import numba
 import queueproof.kernels.numba.jit as jit
 jit.CACHE_DIR = Path(sys.argv[1])  # machine code of the other width is kept elsewhere
+numba.njit(lambda: 0)()  # numba asks what the CPU has when it compiles first
 of_host = llvm.get_host_cpu_features
 has = of_host().get("avx512f", False)
 wide = not has if sys.argv[2] == "other width" else has
