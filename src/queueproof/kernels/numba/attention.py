@@ -23,7 +23,7 @@ from queueproof.kernels.numba.microkernel import PANEL
 from queueproof.kernels.numba.pairs import make_pairs
 
 TILE_ROWS = 48  # (query, head) pairs of a task's tile
-FEW_ROWS = 12
+FEW_ROWS = 12  # up to so many, reading keys and values takes longer than computing
 TASK_FIELDS = 7  # sequence, first query, last query + 1, first split, last split + 1, partial slot or -1, queries of the sequence
 NEG_INF, ZERO = np.float32(-np.inf), np.float32(0)
 
@@ -299,7 +299,7 @@ def attention(counter, half, scratch, q, out, heads, kv_heads, d, page, window, 
     started = f32_at(ms + 20 * TILE_ROWS, TILE_ROWS)  # 0 or 1
     acc, run_acc = f32_at(accs, TILE_ROWS * dp), f32_at(run_accs, TILE_ROWS * dp)
     pairs = run_accs + 4 * TILE_ROWS * dp
-    dots_apply = DOTS and half == 0 and d % 16 == 0 and dp % PANEL == 0
+    dots_apply = half == 0 and pairwise.applies(d, dp)
     total, following = n_tasks * kv_heads, atomic_add(counter, np.int64(1))
     while following < total:
         t, following = following, atomic_add(counter, np.int64(1))

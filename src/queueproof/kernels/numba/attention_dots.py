@@ -31,7 +31,8 @@ if DOTS:
     _tiles = dots.make(SIZES)
 
 
-def applies(d: int, dp: int) -> bool:
+@inner
+def applies(d, dp):
     """Whether heads of this dimension, and of dp columns in the cache, can go this way."""
     return DOTS and d % 16 == 0 and dp % PANEL == 0
 

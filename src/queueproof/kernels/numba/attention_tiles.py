@@ -16,7 +16,18 @@ from numba.extending import intrinsic
 
 from queueproof.arithmetic.ieee1 import KEY_BLOCK
 from queueproof.kernels.numba.ir import F32, I16, I64
-from queueproof.kernels.numba.microkernel import AVX512, LANES, VF, VH, VHALF, VI, const_vi, emit_chains, splat
+from queueproof.kernels.numba.microkernel import (
+    AVX512,
+    LANES,
+    VF,
+    VH,
+    VHALF,
+    VI,
+    const_vi,
+    emit_by_rows,
+    emit_chains,
+    splat,
+)
 
 COLUMNS = 16  # keys of a group, and columns of the narrowest value tile; pool blocks are multiples of it
 GROUPS = KEY_BLOCK // COLUMNS
@@ -82,25 +93,14 @@ def _values(b: Any, args: list[Any], rows: int, half: bool, columns: int) -> Non
 def _make(emit: Callable[..., None], words: int, half: bool, columns: int) -> Callable[..., Any]:
     """`emit` as a numba intrinsic of `words` i64 that jumps by the first one, the number of rows."""
 
-    def tiles(args: Any) -> Any:
+    @intrinsic
+    def tile(typingctx: Any, args: Any) -> Any:
         def codegen(context: Any, b: Any, sig: Any, values: Any) -> Any:
             given = cgutils.unpack_tuple(b, values[0], words)
-            end = b.append_basic_block("end")
-            jump = b.switch(given[0], end)
-            for size in SIZES:
-                jump.add_case(ir.Constant(I64, size), b.append_basic_block(f"rows{size}"))
-            for size, (_, block) in zip(SIZES, list(jump.cases), strict=True):
-                b.position_at_end(block)
-                emit(b, given[1:], size, half, columns)
-                b.branch(end)
-            b.position_at_end(end)
+            emit_by_rows(b, given[0], SIZES, lambda size: emit(b, given[1:], size, half, columns))
             return context.get_dummy_value()
 
         return types.void(types.UniTuple(types.int64, words)), codegen
-
-    @intrinsic
-    def tile(typingctx: Any, args: Any) -> Any:
-        return tiles(args)
 
     return tile
 

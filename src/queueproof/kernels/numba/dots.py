@@ -18,7 +18,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from queueproof.kernels.numba.ir import F32, I64
-from queueproof.kernels.numba.microkernel import AVX512, LANES, PAIR_BYTES, PANEL_CACHE, VF
+from queueproof.kernels.numba.microkernel import AVX512, LANES, PAIR_BYTES, PANEL_CACHE, VF, emit_by_rows
 
 DOTS: bool = AVX512 and bool(llvm.get_host_cpu_features().get("avx512bf16", False))
 _NEAR = 3  # rows that one pointer reaches: itself, and by one and two row lengths
@@ -90,15 +90,7 @@ def make(sizes: tuple[int, ...], segments: int = 1) -> Callable[..., Any]:
     @intrinsic
     def tiles(typingctx: Any, rows: Any, xp: Any, ldx: Any, wp: Any, ahead: Any, op: Any, ldo: Any, count: Any, lds: Any) -> Any:
         def codegen(context: Any, b: Any, sig: Any, args: Any) -> Any:
-            end = b.append_basic_block("end")
-            jump = b.switch(args[0], end)
-            for size in sizes:
-                jump.add_case(ir.Constant(I64, size), b.append_basic_block(f"rows{size}"))
-            for size, (_, block) in zip(sizes, list(jump.cases), strict=True):
-                b.position_at_end(block)
-                _tile(b, list(args[1:]), size, segments)
-                b.branch(end)
-            b.position_at_end(end)
+            emit_by_rows(b, args[0], sizes, lambda size: _tile(b, list(args[1:]), size, segments))
             return context.get_dummy_value()
 
         return types.void(*[types.int64] * 9), codegen

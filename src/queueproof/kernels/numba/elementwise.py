@@ -13,6 +13,7 @@ from queueproof.kernels.numba.ir import carray, f16_to_f32, float_of, void_ptr
 from queueproof.kernels.numba.jit import inner
 from queueproof.kernels.numba.math import ONE, bf16, bf16_bits, f16, f16_bits, halve, silu
 from queueproof.kernels.numba.microkernel import PAIR_BYTES, PANEL
+from queueproof.kernels.numba.pairs import pair_count, segment_pairs
 from queueproof.kernels.numba.quantised import read_row
 
 ZERO = np.float32(0)
@@ -66,13 +67,13 @@ def embed(tid, nt, half, table, k, ids, rows, out, kind):
             continue
         p, lane = tokens[i] // PANEL, tokens[i] % PANEL
         if half == 0:
-            seg = (k + SEGMENTS - 1) // SEGMENTS
-            count = (seg + 1) // 2
-            words = carray(void_ptr(np.int64(table + p * SEGMENTS * count * PAIR_BYTES)), SEGMENTS * count * PANEL, np.uint32)
-            for j in range(k):
-                place = j % seg
-                word = words[(j // seg * count + place // 2) * PANEL + lane]
-                to[j] = float_of(np.int32(word << np.uint32(16) if place % 2 else word & np.uint32(0xFFFF0000)))
+            seg, count = (k + SEGMENTS - 1) // SEGMENTS, pair_count(k)
+            words = carray(void_ptr(np.int64(table + p * count * PAIR_BYTES)), count * PANEL, np.uint32)
+            for s in range(SEGMENTS):
+                first = s * segment_pairs(k) * PANEL + lane
+                for i in range(min(seg, k - s * seg)):
+                    word = words[first + i // 2 * PANEL]
+                    to[s * seg + i] = float_of(np.int32(word << np.uint32(16) if i % 2 else word & np.uint32(0xFFFF0000)))
         else:
             panel = carray(void_ptr(np.int64(table + p * k * PANEL * 2)), k * PANEL, np.uint16)
             for j in range(k):

@@ -20,7 +20,7 @@ from queueproof.kernels.numba.ir import atomic_add, carray, prefetch, void_ptr
 from queueproof.kernels.numba.jit import inner
 from queueproof.kernels.numba.memory import LINE
 from queueproof.kernels.numba.microkernel import MAX_ROWS, PAIR_BYTES, PANEL, SIZES, add_segments, tile_rows
-from queueproof.kernels.numba.pairs import make_pairs, pair_count
+from queueproof.kernels.numba.pairs import make_pairs, pair_count, segment_pairs
 from queueproof.kernels.ops import QUANT_BLOCK
 
 ROWS_BLOCK = 4 * MAX_ROWS  # rows whose segment sums wait in a thread's scratch
@@ -44,7 +44,7 @@ if DOTS:
 @inner
 def _dot_segments(pairs, rows, k, w, ahead, part, s, end):
     """As `_segments`, with the rows of x as pairs."""
-    count = np.int64(((k + SEGMENTS - 1) // SEGMENTS + 1) // 2)
+    count = np.int64(segment_pairs(k))
     ldx, lds, ldo, z = np.int64(SEGMENTS * count), np.int64(rows * PANEL), np.int64(PANEL), np.int64(0)
     while s < end:
         xs, ws, ps = np.int64(pairs + 4 * s * count), np.int64(w + s * count * PAIR_BYTES), np.int64(part + 4 * s * lds)
@@ -77,7 +77,7 @@ def _segments(half, pairs, x, rows, k, w, ahead, part, s, end):
     if DOTS and pairs != 0:
         _dot_segments(pairs, rows, k, w, ahead, part, s, end)
         return
-    bytes_seg = seg * ROW_BYTES if half else (seg + 1) // 2 * PAIR_BYTES
+    bytes_seg = seg * ROW_BYTES if half else segment_pairs(k) * PAIR_BYTES
     ldx, lds, ldo = np.int64(k), np.int64(rows * PANEL), np.int64(PANEL)
     z, full = np.int64(0), np.int64(seg)
     if rows <= 2 and k == seg * SEGMENTS and (half == 0 or rows == 1):
@@ -187,7 +187,7 @@ def _many_rows(nt, counter, scratch, half, x, m, k, w, n, out, bias, kind, bytes
     groups = (m + ROWS_TASK - 1) // ROWS_TASK
     spare = np.int64(scratch + 4 * (SCRATCH_F32 - PANEL))
     need, words, least, made = carray(void_ptr(needs), panels, np.int32), _pairs_at(scratch, k, kind), np.int64(-1), -1
-    row_words = 4 * SEGMENTS * (((k + SEGMENTS - 1) // SEGMENTS + 1) // 2)
+    row_bytes = 4 * pair_count(k)
     while True:
         task = atomic_add(counter, np.int64(1))
         if task >= groups * panels:
@@ -201,7 +201,7 @@ def _many_rows(nt, counter, scratch, half, x, m, k, w, n, out, bias, kind, bytes
             wp = _as_halves(kind, wp, 0, k, scratch)
         for b0 in range(m0, m1, ROWS_BLOCK):
             rows = min(ROWS_BLOCK, m1 - b0)
-            pairs = np.int64(words + (b0 - m0) * row_words) if least >= need[p] else np.int64(0)
+            pairs = np.int64(words + (b0 - m0) * row_bytes) if least >= need[p] else np.int64(0)
             _segments(half, pairs, np.int64(x + 4 * b0 * k), rows, k, wp, nt * bytes_each, scratch, 0, SEGMENTS)
             _add_up(scratch, rows, spare, np.int64(out + 4 * b0 * n), n, p * PANEL, bias)
 

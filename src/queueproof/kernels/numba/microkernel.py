@@ -5,8 +5,8 @@ Vectors run over n, never over k, so the order of additions is that of the defin
 decides how many independent chains are in flight: an FMA takes 4 cycles and two can start per cycle, so at least 8.
 
 Weights are 16-bit in memory:
-* `pair_bf16`: a row of a panel is PANEL 32-bit words, word j holding column j at k (high half) and at k + 1 (low half), so one
-  mask and one shift make two vectors of f32;
+* `pair_bf16`: a row of a panel is PANEL 32-bit words, word j holding column j at k (high half) and at k + 1 (low half); a
+  shift by whether k is odd and a mask make a vector of f32;
 * `plain_f16`: PANEL consecutive halves, with any stride between rows.
 """
 
@@ -61,6 +61,19 @@ def splat(b: Any, scalar: Any) -> Any:
 
 def const_vi(value: int) -> ir.Constant:
     return ir.Constant(VI, [value] * LANES)
+
+
+def emit_by_rows(b: Any, rows: Any, sizes: tuple[int, ...], emit: Callable[[int], None]) -> None:
+    """Jumps to what `emit` makes for the number of rows (i64) and goes on after it; does nothing for one that is none of `sizes`."""
+    end = b.append_basic_block("end")
+    jump = b.switch(rows, end)
+    for size in sizes:
+        block = b.append_basic_block(f"rows{size}")
+        jump.add_case(ir.Constant(I64, size), block)
+        b.position_at_end(block)
+        emit(size)
+        b.branch(end)
+    b.position_at_end(end)
 
 
 def emit_chains(
@@ -160,15 +173,7 @@ def make(sizes: tuple[int, ...], segments: int, layout: Layout) -> Callable[...,
         typingctx: Any, rows: Any, xp: Any, ldx: Any, wp: Any, ldw: Any, op: Any, ldo: Any, n: Any, lds: Any
     ) -> Any:
         def codegen(context: Any, b: Any, sig: Any, args: Any) -> Any:
-            end = b.append_basic_block("end")
-            jump = b.switch(args[0], end)
-            for size in sizes:
-                jump.add_case(ir.Constant(I64, size), b.append_basic_block(f"rows{size}"))
-            for size, (_, block) in zip(sizes, list(jump.cases), strict=True):
-                b.position_at_end(block)
-                _tile(b, list(args[1:]), size, segments, layout)
-                b.branch(end)
-            b.position_at_end(end)
+            emit_by_rows(b, args[0], sizes, lambda size: _tile(b, list(args[1:]), size, segments, layout))
             return context.get_dummy_value()
 
         return types.void(*[types.int64] * 9), codegen

@@ -30,12 +30,14 @@ NEVER = 256  # what a panel needs of x where no x will do
 _INFINITE = 0x7F80
 
 
-def segment_pairs(k: int) -> int:
+@inner
+def segment_pairs(k):
     """Pairs of one segment."""
-    return (-(-k // SEGMENTS) + 1) // 2
+    return ((k + SEGMENTS - 1) // SEGMENTS + 1) // 2
 
 
-def pair_count(k: int) -> int:
+@inner
+def pair_count(k):
     return SEGMENTS * segment_pairs(k)
 
 
@@ -141,7 +143,7 @@ def make_pairs(x, rows, k, out):
 def _make_pairs(x, first, rows, k, out):
     """`make_pairs` of the rows from `first` on."""
     seg = (k + SEGMENTS - 1) // SEGMENTS
-    count = (seg + 1) // 2
+    count = segment_pairs(k)
     least, most, below = np.uint32(0xFFFFFFFF), np.uint32(0), np.uint32(0)
     size, high, low = np.uint32(0x7FFFFFFF), np.uint32(0xFFFF0000), np.uint32(0xFFFF)
     for r in range(first, rows):
