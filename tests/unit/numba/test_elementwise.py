@@ -42,9 +42,9 @@ def test_rms_norm_with_and_without_residual(kind: str, dtype: str) -> None:
             for threads in THREADS:
                 for d in (None, delta):
                     h, out = h0.copy(), poison(m, n)
-                    words = (address(h), 0 if d is None else address(d), address(weight), bits(1e-5), n, address(out))
+                    words = (address(h), 0 if d is None else address(d), address(weight), bits(1e-5), n, address(out), address(h))
                     step = {StepWord.ROWS: m, StepWord.HALF: int(dtype == "float16")}
-                    run(Op.RMS_NORM, threads, *words, step=step, scratch=n + 64)
+                    run(Op.RMS_NORM, threads, *words, step=step, scratch=2 * n + 64)
                     with np.errstate(all="ignore"):
                         want_h = h0 if d is None else h0 + d
                         want = layers.rms_norm(want_h, weight, 1e-5, dtype)

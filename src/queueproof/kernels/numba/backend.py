@@ -134,18 +134,18 @@ class NumbaExecutor:
             np.ascontiguousarray(batch.query_start, np.int32),
             np.ascontiguousarray(batch.block_tables, np.int32),
         )
-        n_tasks = self._plan(inputs[1], inputs[3])
+        n_tasks, parts = self._plan(inputs[1], inputs[3])
         self._inputs = inputs
         s = self._step
         s[StepWord.ROWS] = batch.token_ids.size
         first = int(StepWord.TOKEN_IDS)
         s[first : first + 5] = [address(a) for a in inputs]
         s[StepWord.TABLE_WIDTH] = inputs[4].shape[1]
-        s[StepWord.N_TASKS] = n_tasks
+        s[StepWord.N_TASKS], s[StepWord.PARTS] = n_tasks, parts
         self._team.run(address(self._trunk), len(self._trunk), address(s))
 
-    def _plan(self, positions: I32, query_start: I32) -> int:
-        """Cuts the step's attention into tasks (see `attention`); returns how many."""
+    def _plan(self, positions: I32, query_start: I32) -> tuple[int, int]:
+        """Cuts the step's attention into tasks (see `attention`); returns how many, and how many leave states to be combined."""
         n, slot, tasks, per_tile = 0, 0, self._tasks, self._group
         starts = query_start.tolist()
         firsts = positions[query_start[:-1]].tolist()
@@ -162,7 +162,7 @@ class NumbaExecutor:
                 q1 = min(queries, q0 + per_tile)
                 tasks[n] = (seq, q0, q1, 0, (first + q1 - 1) // KEY_SPLIT + 1, -1, -1)
                 n += 1
-        return n
+        return n, slot
 
     def logits(self, rows: I32) -> F32:
         check_rows(rows, self.limits, int(self._step[StepWord.ROWS]))

@@ -97,16 +97,22 @@ def norm_factor(x, n, eps, work, lanes):
 
 
 @inner
-def rms_norm(tid, nt, half, scratch, h, delta, weight, eps_bits, rows, n, out):
-    """h += delta where delta is not 0; out = round16((h * r) * weight). scratch: n + ROW_LANES f32."""
+def rms_norm(tid, nt, half, scratch, h, delta, weight, eps_bits, rows, n, out, total):
+    """out = round16((x * r) * weight) with x = h, or h + delta where delta is not 0; such an x also goes to `total` where that
+    is not 0. scratch: 2 n + ROW_LANES f32."""
     eps = float_of(np.int32(eps_bits))
     w, lanes, work = f32_at(weight, n), f32_at(scratch, ROW_LANES), f32_at(scratch + 4 * ROW_LANES, n)
     for i in range(tid * rows // nt, (tid + 1) * rows // nt):
         x, y = f32_at(h + 4 * i * n, n), f32_at(out + 4 * i * n, n)
         if delta != 0:
-            d = f32_at(delta + 4 * i * n, n)
+            d, both = f32_at(delta + 4 * i * n, n), f32_at(scratch + 4 * (ROW_LANES + n), n)
             for j in range(n):
-                x[j] = x[j] + d[j]
+                both[j] = x[j] + d[j]
+            if total != 0:
+                to = f32_at(total + 4 * i * n, n)
+                for j in range(n):
+                    to[j] = both[j]
+            x = both
         r = norm_factor(x, n, eps, work, lanes)
         if half == 0:
             for j in range(n):

@@ -30,10 +30,13 @@ from queueproof.kernels.numba.team import (
     wait_generation,
 )
 
-# Words of an instruction: the operation, up to 19 arguments, the next weights, and on a cache line of its own the task counter.
+# Words of an instruction: the operation, the place of its number of rows, up to 17 arguments, what a thread may have for
+# itself, the next weights, and on a cache line of its own the task counter.
 ROW = 32
+OWN = 19  # f32 into a thread's scratch where its own result lies, or the product's input; 0: there is none
 NEXT_WEIGHTS = 20  # of the next LINEAR: address, bytes of a panel, n, and how many bytes were asked for before
 COUNTER = 24
+OWN_ROWS = 1  # up to so many rows, a norm or gate costs less than a barrier: each thread has a result of its own
 AHEAD = 48 * 1024  # bytes that a thread asks for after each instruction: half a core's cache in the two or three between
 
 
@@ -66,6 +69,7 @@ class StepWord(IntEnum):
     N_TASKS = 10
     PARTIAL = 11
     ROW_INDEX = 12
+    PARTS = 13  # states in PARTIAL
     COUNT = 16
 
 
@@ -74,7 +78,19 @@ _ATTENTION, _COMBINE, _SILU, _TAKE, _STATS = (int(o) for o in list(Op)[5:])
 _HALF, _IDS, _POS, _SLOTS = int(StepWord.HALF), int(StepWord.TOKEN_IDS), int(StepWord.POSITIONS), int(StepWord.SLOTS)
 _QS, _TABLES, _TW = int(StepWord.QUERY_START), int(StepWord.TABLES), int(StepWord.TABLE_WIDTH)
 _TASKS, _NT, _PART, _INDEX = int(StepWord.TASKS), int(StepWord.N_TASKS), int(StepWord.PARTIAL), int(StepWord.ROW_INDEX)
-_STEP_WORDS = int(StepWord.COUNT)
+_PARTS, _STEP_WORDS = int(StepWord.PARTS), int(StepWord.COUNT)
+
+
+@inner
+def is_own(a, rows):
+    """Whether each thread has a result, or an input, of its own."""
+    return a[OWN] != 0 and rows <= OWN_ROWS
+
+
+@inner
+def _own(tid, scratch, a, rows, shared):
+    """Where it lies. Thread 0 has it where all have it otherwise: whoever reads it after the next barrier finds it there."""
+    return np.int64(scratch + 4 * a[OWN]) if tid != 0 and is_own(a, rows) else np.int64(shared)
 
 
 @inner
@@ -83,9 +99,14 @@ def execute(tid, nt, scratch, a, counter, s):
     op, half = a[0], s[_HALF]
     rows = s[a[1]]  # of the tokens or of the logits rows
     if op == _LINEAR:
-        linear(tid, nt, counter, scratch, half, a[2], rows, a[3], a[4], a[5], a[6], a[7], a[8], a[9], a[10])
+        x = _own(tid, scratch, a, rows, a[2])
+        linear(tid, nt, counter, scratch, half, x, rows, a[3], a[4], a[5], a[6], a[7], a[8], a[9], a[10])
     elif op == _NORM:
-        ew.rms_norm(tid, nt, half, scratch, a[2], a[3], a[4], a[5], rows, a[6], a[7])
+        if is_own(a, rows):
+            out, total = _own(tid, scratch, a, rows, a[7]), a[8] if tid == 0 else np.int64(0)
+            ew.rms_norm(0, 1, half, scratch, a[2], a[3], a[4], a[5], rows, a[6], out, total)
+        else:
+            ew.rms_norm(tid, nt, half, scratch, a[2], a[3], a[4], a[5], rows, a[6], a[7], a[8])
     elif op == _ATTENTION:
         att.attention(counter, half, scratch, a[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9], a[10], a[11],
                       s[_POS], s[_QS], s[_TABLES], s[_TW], s[_TASKS], s[_NT], s[_PART])  # fmt: skip
@@ -95,7 +116,10 @@ def execute(tid, nt, scratch, a, counter, s):
         ew.rope_and_cache(tid, nt, half, scratch, a[2], rows, a[3], a[4], a[5], a[6], a[7], s[_POS], s[_SLOTS],
                           a[8], a[9], a[10], a[11], a[12], a[13], a[14], a[15])  # fmt: skip
     elif op == _SILU:
-        ew.silu_mul(tid, nt, half, a[2], rows, a[3], a[4])
+        if is_own(a, rows):
+            ew.silu_mul(0, 1, half, a[2], rows, a[3], _own(tid, scratch, a, rows, a[4]))
+        else:
+            ew.silu_mul(tid, nt, half, a[2], rows, a[3], a[4])
     elif op == _ADD:
         ew.add(tid, nt, a[2], a[3], rows * a[4])
     elif op == _EMBED:
@@ -104,6 +128,13 @@ def execute(tid, nt, scratch, a, counter, s):
         ew.take_rows(tid, nt, a[2], s[_INDEX], rows, a[3], a[4])
     elif op == _STATS:
         stats(counter, scratch, a[2], rows, a[3], a[4], a[5], a[6])
+
+
+@inner
+def ask_ahead(tid, nt, a, size):
+    """Asks for `size` bytes of the next weights."""
+    if a[NEXT_WEIGHTS] != 0 and size != 0:
+        ask_for(tid, nt, a[NEXT_WEIGHTS], a[NEXT_WEIGHTS + 1], a[NEXT_WEIGHTS + 2], a[NEXT_WEIGHTS + 3], size)
 
 
 @kernel
@@ -122,17 +153,27 @@ def work(tid, nt, state, seen, limit):
             publish(state, np.int64(seen + 1))
         elif not wait_generation(state, np.int64(seen + ran), np.int64(limit if ran == 0 else SPINS_BEFORE_SLEEP)):
             return ran
-        program, length, base = w[PROGRAM], w[LENGTH], w[BASE]
+        program, length, passed = w[PROGRAM], w[LENGTH], w[BASE]
         scratch = carray(void_ptr(w[SCRATCH]), nt, np.int64)[tid]
         step = carray(void_ptr(w[STEP]), _STEP_WORDS, np.int64)
         for pc in range(length):
             at = np.int64(program + 8 * ROW * pc)
             words = carray(void_ptr(at), ROW, np.int64)
+            rows = step[words[1]]
+            # The last instruction has a barrier in any case: after it, the step's words may change.
+            if words[0] == _COMBINE and step[_PARTS] == 0 and pc + 1 < length:
+                continue
+            ahead = AHEAD if rows <= FEW_ROWS else 0
+            own = words[0] != _LINEAR and is_own(words, rows)
+            if own:
+                ask_ahead(tid, nt, words, ahead)
             execute(tid, nt, scratch, words, np.int64(at + 8 * COUNTER), step)
-            if words[NEXT_WEIGHTS] != 0 and step[words[1]] <= FEW_ROWS:  # while the others are not done, memory is idle
-                ask_for(tid, nt, words[NEXT_WEIGHTS], words[NEXT_WEIGHTS + 1], words[NEXT_WEIGHTS + 2],
-                        words[NEXT_WEIGHTS + 3], AHEAD)  # fmt: skip
-            barrier(state, np.int64((base + pc + 1) * nt))
+            if own:
+                continue
+            ask_ahead(tid, nt, words, ahead)  # while the others are not done, memory is idle
+            passed += 1
+            barrier(state, np.int64(passed * nt))
         ran += 1
         if tid == 0:
+            w[BASE] = passed
             return ran

@@ -1,13 +1,16 @@
 """Records what a model asks of `Ops` as instructions over buffers that live as long as the executor.
 
 A buffer goes back to the pool when the model drops its last name for it, and a later operation writes over it: the order
-of instructions is the order of the calls, with a barrier after each, so this is as safe as it is in eager code.
+of instructions is the order of the calls, with a barrier after each, so this is as safe as it is in eager code. A norm or
+gate whose result goes into the product that follows has no barrier after it where rows are few (`program.OWN_ROWS`): what it
+reads is kept until the product has its place.
 """
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
+from itertools import pairwise
 from typing import NoReturn
 
 import numpy as np
@@ -17,11 +20,13 @@ from queueproof.contract.errors import InvalidParameter, UnsupportedModel
 from queueproof.kernels.numba.attention import TILE_ROWS, padded, scratch_f32
 from queueproof.kernels.numba.linear import SCRATCH_F32
 from queueproof.kernels.numba.linear import scratch_f32 as linear_scratch
-from queueproof.kernels.numba.memory import aligned
+from queueproof.kernels.numba.memory import LINE, aligned
 from queueproof.kernels.numba.packed import PackedMatrix
-from queueproof.kernels.numba.program import AHEAD, NEXT_WEIGHTS, ROW, Op, StepWord
+from queueproof.kernels.numba.program import AHEAD, NEXT_WEIGHTS, OWN, OWN_ROWS, ROW, Op, StepWord
 from queueproof.kernels.ops import F32, KVShape, Limits
 
+LINE_F32 = LINE // 4
+_RESULT = {Op.RMS_NORM: 7, Op.SILU_MUL: 4}  # the word that says where it goes
 TOKENS, LOGIT_ROWS = int(StepWord.ROWS), int(StepWord.LOGIT_ROWS)
 
 
@@ -32,10 +37,11 @@ def address(a: NDArray[np.generic]) -> int:
 class Buffer:
     """A recorded activation: `rows` is TOKENS or LOGIT_ROWS, `width` its f32 per row."""
 
-    __slots__ = ("array", "pool", "rows", "width")
+    __slots__ = ("array", "other", "pool", "rows", "width")
 
     def __init__(self, array: F32, rows: int, width: int, pool: dict[tuple[int, int], list[F32]]) -> None:
         self.array, self.rows, self.width, self.pool = array, rows, width, pool
+        self.other: Buffer | None = None  # of a residual stream: where its next sum goes
 
     def __del__(self) -> None:
         self.pool[self.rows, self.width].append(self.array)
@@ -65,6 +71,7 @@ class Recorder:
         self._pool: dict[tuple[int, int], list[F32]] = defaultdict(list)
         self._code: list[list[int]] = []
         self._kept: list[object] = []
+        self._read: tuple[Buffer | None, ...] = ()  # by the last instruction
         self.scratch_f32 = SCRATCH_F32
         self.vocab_size = 1 << 31  # ids below it have a row in every table that is looked into
 
@@ -83,10 +90,23 @@ class Recorder:
         for words in code[: len(self._code)]:
             words[NEXT_WEIGHTS + 3] = asked = 0 if words[0] == Op.LINEAR else asked + AHEAD
         n, self._code = len(self._code), []
-        return code[:n]  # type: ignore[return-value]
+        made: NDArray[np.int64] = code[:n]  # type: ignore[assignment]
+        self._place_own(made)
+        return made
 
-    def _emit(self, op: Op, rows: int, *words: int) -> None:
+    def _place_own(self, code: NDArray[np.int64]) -> None:
+        """Gives each norm and gate that is followed by the product of its result a place in the threads' own scratch."""
+        place, widest = -(-self.scratch_f32 // LINE_F32) * LINE_F32, 0
+        for words, after in pairwise(code):
+            if words[0] in _RESULT and after[0] == Op.LINEAR and words[_RESULT[Op(words[0])]] == after[2]:
+                words[OWN] = after[OWN] = place
+                widest = max(widest, int(after[3]))
+        if widest:
+            self.scratch_f32 = place + widest * OWN_ROWS
+
+    def _emit(self, op: Op, rows: int, *words: int, reads: tuple[Buffer | None, ...] = ()) -> None:
         self._code.append([int(op), rows, *words])
+        self._read = reads
 
     def _new(self, rows: int, width: int) -> Buffer:
         free = self._pool[rows, width]
@@ -123,11 +143,14 @@ class Recorder:
             self._mismatch("a norm's weight", weight.size, h.width)
         out = self._new(h.rows, h.width)
         self._kept.append(weight)
-        self._need(h.width + 64)
-        d = 0 if delta is None else address(delta.array)
-        self._emit(
-            Op.RMS_NORM, h.rows, address(h.array), d, address(weight), _bits(eps), h.width, address(out.array)
-        )
+        self._need(2 * h.width + 64)
+        here, d, total = address(h.array), 0, 0
+        if delta is not None:  # not in place: another thread may still read
+            h.other = h.other or self._new(h.rows, h.width)
+            h.array, h.other.array = h.other.array, h.array
+            d, total = address(delta.array), address(h.array)
+        words = (here, d, address(weight), _bits(eps), h.width, address(out.array), total)
+        self._emit(Op.RMS_NORM, h.rows, *words, reads=(h.other, delta))
         return out
 
     def linear(self, x: Buffer, w: PackedMatrix) -> Buffer:
@@ -184,7 +207,8 @@ class Recorder:
     def gated_linear(self, x: Buffer, w: PackedMatrix) -> Buffer:
         gate_up = self.linear(x, w)
         out = self._new(gate_up.rows, gate_up.width // 2)
-        self._emit(Op.SILU_MUL, gate_up.rows, address(gate_up.array), out.width, address(out.array))
+        words = (address(gate_up.array), out.width, address(out.array))
+        self._emit(Op.SILU_MUL, gate_up.rows, *words, reads=(gate_up,))
         return out
 
     def take_logit_rows(self, h: Buffer) -> Buffer:

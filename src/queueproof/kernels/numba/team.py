@@ -19,7 +19,7 @@ from queueproof.contract.errors import EngineError
 from queueproof.kernels.numba.ir import atomic_add, atomic_load, atomic_store, relax, yield_thread
 from queueproof.kernels.numba.jit import inner
 
-# words of the shared state, a cache line (8 words) apart
+# Words of the shared state, a cache line (8 words) apart. BASE: barriers that were passed in earlier runs.
 GENERATION, ARRIVED, BASE, PROGRAM, LENGTH, STEP, SCRATCH, WORDS = 0, 8, 16, 17, 18, 19, 20, 24
 SPINS_BEFORE_YIELD = 2_000
 SPINS_BEFORE_SLEEP = 60_000  # about 2 ms: longer than the pause between two steps
@@ -65,7 +65,6 @@ class _Crew:
         self._state = self._memory[(-self._memory.ctypes.data // 8) % 8 :][:WORDS]  # on a cache line
         self._address = int(self._state.ctypes.data)
         self._state[SCRATCH] = scratch
-        self._barriers = 0
         self._wanted = 0  # runs that have been published, or are about to be
         self._dismissed = False
         # One for each: a helper that clears another's event could put it to sleep with a run to do.
@@ -79,8 +78,7 @@ class _Crew:
 
     def run(self, program: int, length: int, step: int) -> None:
         s, seen = self._state, self._wanted
-        s[BASE], s[PROGRAM], s[LENGTH], s[STEP] = self._barriers, program, length, step
-        self._barriers += length
+        s[PROGRAM], s[LENGTH], s[STEP] = program, length, step
         self._wanted += 1
         self._wake()
         self._work(0, self._size, self._address, seen, 1)
