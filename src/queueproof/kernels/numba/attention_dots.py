@@ -141,7 +141,7 @@ def products(rows, x, count, w, panels, out, ldo):
         r, tiles = 0, (rows + MAX_ROWS - 1) // MAX_ROWS
         while r < rows:
             here = tile_rows(rows - r, tiles)
-            _tiles(here, np.int64(x + 4 * r * count), np.int64(count), np.int64(w + p * count * PAIR_BYTES), np.int64(0),
-                   np.int64(out + 4 * (r * ldo + p * PANEL)), np.int64(ldo), np.int64(count), np.int64(0))  # fmt: skip
+            _tiles(here, np.int64(x + 4 * r * count), np.int64(count), np.int64(w + p * count * PAIR_BYTES),
+                   np.int64(out + 4 * (r * ldo + p * PANEL)), np.int64(ldo), np.int64(count))  # fmt: skip
             r += here
             tiles = max(1, tiles - 1)

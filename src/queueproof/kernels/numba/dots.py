@@ -18,81 +18,65 @@ from numba import types
 from numba.extending import intrinsic
 
 from queueproof.kernels.numba.ir import F32, I64
-from queueproof.kernels.numba.microkernel import AVX512, LANES, PAIR_BYTES, PANEL_CACHE, VF, emit_by_rows
+from queueproof.kernels.numba.microkernel import AVX512, LANES, LOOK_AHEAD, PAIR_BYTES, VF, emit_by_rows
 
 DOTS: bool = AVX512 and bool(llvm.get_host_cpu_features().get("avx512bf16", False))
 _NEAR = 3  # rows that one pointer reaches: itself, and by one and two row lengths
-_HINT = {2: "prefetcht1", 3: "prefetcht0"}[PANEL_CACHE]
 
 
-def _assembly(rows: int, segments: int) -> tuple[str, int, int]:
-    """The loop over pairs; numbers of its accumulators and pointers. Operands: accumulators, 2 weights, 1 x, pointers to x, pointers
-    to w, the counter; then bytes between rows of x, and of look-ahead."""
-    sums = 2 * rows * segments
-    groups = -(-rows // _NEAR)  # pointers into x for each segment
+def _assembly(rows: int) -> tuple[str, int, int]:
+    """The loop over pairs; numbers of its accumulators and pointers to x. Operands: accumulators, 2 weights, 1 x, pointers to x,
+    pointer to w, the counter; then bytes between rows of x."""
+    sums, groups = 2 * rows, -(-rows // _NEAR)
     w0, w1, x = (f"${sums + i}" for i in range(3))
     first = sums + 3
-    pointers = segments * (groups + 1)
-    counter = first + pointers
-    stride, ahead = (f"${counter + 1 + pointers + 1 + i}" for i in range(2))  # after the inputs that are tied to pointers
+    w, counter, stride = (f"${n}" for n in (first + groups, first + groups + 1, first + 2 * (groups + 2)))
     lines = [f"vpxord ${i}, ${i}, ${i}" for i in range(sums)]
     lines.append("1:")
-    for s in range(segments):
-        w = f"${first + segments * groups + s}"
-        lines += [f"{_HINT} {line}({w}, {ahead})" for line in range(0, PAIR_BYTES, 64)]
-        lines += [f"vmovups ({w}), {w0}", f"vmovups 64({w}), {w1}"]
-        for r in range(rows):
-            base, step = f"${first + s * groups + r // _NEAR}", r % _NEAR
-            place = f"({base}, {stride}, {step})" if step else f"({base})"
-            at = 2 * (s * rows + r)
-            lines += [f"vbroadcastss {place}, {x}", f"vdpbf16ps {x}, {w0}, ${at}", f"vdpbf16ps {x}, {w1}, ${at + 1}"]
-    lines += [f"addq $$4, ${first + i}" for i in range(segments * groups)]
-    lines += [f"addq $${PAIR_BYTES}, ${first + segments * groups + s}" for s in range(segments)]
-    lines += [f"decq ${counter}", "jnz 1b"]
-    return "\n".join(lines), sums, pointers
+    lines += [f"prefetcht1 {LOOK_AHEAD + line}({w})" for line in range(0, PAIR_BYTES, 64)]
+    lines += [f"vmovups ({w}), {w0}", f"vmovups 64({w}), {w1}"]
+    for r in range(rows):
+        base, step = f"${first + r // _NEAR}", r % _NEAR
+        place = f"({base}, {stride}, {step})" if step else f"({base})"
+        lines += [f"vbroadcastss {place}, {x}", f"vdpbf16ps {x}, {w0}, ${2 * r}", f"vdpbf16ps {x}, {w1}, ${2 * r + 1}"]
+    lines += [f"addq $$4, ${first + i}" for i in range(groups)]
+    lines += [f"addq $${PAIR_BYTES}, {w}", f"decq {counter}", "jnz 1b"]
+    return "\n".join(lines), sums, groups
 
 
-def _tile(b: Any, args: list[Any], rows: int, segments: int) -> None:
-    xp, ldx, wp, ahead, op, ldo, count, lds = args
-    text, sums, pointers = _assembly(rows, segments)
+def _tile(b: Any, args: list[Any], rows: int) -> None:
+    xp, ldx, wp, op, ldo, count = args
+    text, sums, groups = _assembly(rows)
     row = b.shl(ldx, ir.Constant(I64, 2))
-    where = [
-        b.add(xp, b.add(b.mul(count, ir.Constant(I64, 4 * s)), b.mul(row, ir.Constant(I64, r))))
-        for s in range(segments)
-        for r in range(0, rows, _NEAR)
-    ]
-    where += [b.add(wp, b.mul(count, ir.Constant(I64, PAIR_BYTES * s))) for s in range(segments)]
-    where.append(count)
-    result = ir.LiteralStructType([VF] * (sums + 3) + [I64] * (pointers + 1))
-    constraints = ["=&v"] * (sums + 3) + ["=&r"] * (pointers + 1)
-    constraints += [str(sums + 3 + i) for i in range(pointers + 1)] + ["r", "r", "~{cc}", "~{memory}"]
-    kind = ir.FunctionType(result, [I64] * (pointers + 3))
+    where = [*(b.add(xp, b.mul(row, ir.Constant(I64, r))) for r in range(0, rows, _NEAR)), wp, count]
+    changed = groups + 2  # by the loop: inputs that are tied to results
+    result = ir.LiteralStructType([VF] * (sums + 3) + [I64] * changed)
+    constraints = ["=&v"] * (sums + 3) + ["=&r"] * changed
+    constraints += [str(sums + 3 + i) for i in range(changed)] + ["r", "~{cc}", "~{memory}"]
+    kind = ir.FunctionType(result, [I64] * (changed + 1))
     llvm.initialize_native_asmparser()
-    found = b.call(ir.InlineAsm(kind, text, ",".join(constraints), side_effect=True), [*where, row, ahead])
+    found = b.call(ir.InlineAsm(kind, text, ",".join(constraints), side_effect=True), [*where, row])
     out = b.inttoptr(op, F32.as_pointer())
-    for s in range(segments):
-        for r in range(rows):
-            for v in range(2):
-                row = b.add(b.mul(lds, ir.Constant(I64, s)), b.mul(ldo, ir.Constant(I64, r)))
-                at = b.add(row, ir.Constant(I64, v * LANES))
-                p = b.bitcast(b.gep(out, [at]), VF.as_pointer())
-                b.store(b.extract_value(found, 2 * (s * rows + r) + v), p, align=4)
+    for r in range(rows):
+        for v in range(2):
+            at = b.add(b.mul(ldo, ir.Constant(I64, r)), ir.Constant(I64, v * LANES))
+            p = b.bitcast(b.gep(out, [at]), VF.as_pointer())
+            b.store(b.extract_value(found, 2 * r + v), p, align=4)
 
 
-def make(sizes: tuple[int, ...], segments: int = 1) -> Callable[..., Any]:
+def make(sizes: tuple[int, ...]) -> Callable[..., Any]:
     """Tiles as one numba intrinsic that jumps to the tile of the given number of rows.
 
     Arguments, all i64: rows (one of `sizes`; for any other nothing is done), x address (words of pairs), ldx (words between rows
-    of x), w address (`pair_bf16`), bytes of look-ahead, out address (f32), ldo (f32 between rows of out), pairs of a segment
-    (>= 1), lds (f32 between segments of out). Segments of x and of w follow each other.
+    of x), w address (`pair_bf16`), out address (f32), ldo (f32 between rows of out), pairs (>= 1).
     """
 
     @intrinsic
-    def tiles(typingctx: Any, rows: Any, xp: Any, ldx: Any, wp: Any, ahead: Any, op: Any, ldo: Any, count: Any, lds: Any) -> Any:
+    def tiles(typingctx: Any, rows: Any, xp: Any, ldx: Any, wp: Any, op: Any, ldo: Any, count: Any) -> Any:
         def codegen(context: Any, b: Any, sig: Any, args: Any) -> Any:
-            emit_by_rows(b, args[0], sizes, lambda size: _tile(b, list(args[1:]), size, segments))
+            emit_by_rows(b, args[0], sizes, lambda size: _tile(b, list(args[1:]), size))
             return context.get_dummy_value()
 
-        return types.void(*[types.int64] * 9), codegen
+        return types.void(*[types.int64] * 7), codegen
 
     return tiles

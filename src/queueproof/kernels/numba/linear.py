@@ -19,85 +19,55 @@ from queueproof.kernels.numba.dots import DOTS
 from queueproof.kernels.numba.ir import atomic_add, carray, prefetch, void_ptr
 from queueproof.kernels.numba.jit import inner
 from queueproof.kernels.numba.memory import LINE
-from queueproof.kernels.numba.microkernel import MAX_ROWS, PAIR_BYTES, PANEL, SIZES, add_segments, tile_rows
+from queueproof.kernels.numba.microkernel import MAX_ROWS, PAIR_BYTES, PANEL, ROW_BYTES, SIZES, add_segments, tile_rows
 from queueproof.kernels.numba.pairs import make_pairs, pair_count, segment_pairs
 from queueproof.kernels.ops import QUANT_BLOCK
 
 ROWS_BLOCK = 4 * MAX_ROWS  # rows whose segment sums wait in a thread's scratch
 ROWS_TASK = 4 * ROWS_BLOCK
-LOOK_AHEAD = 64 * 1024  # bytes of a panel up to which the next one is asked for while this one is read
 FEW_ROWS = 2 * MAX_ROWS  # up to so many, reading the weights takes longer than computing
 SCRATCH_F32 = SEGMENTS * ROWS_BLOCK * PANEL + PANEL  # per thread
-ROW_BYTES = 2 * PANEL  # of a panel, for one k
 
-_bf16 = mk.make(SIZES, 1, "pair_bf16")
-_bf16_4_segments = mk.make((1,), 4, "pair_bf16")  # few rows: several segments at once, for enough independent chains
-_bf16_2_segments = mk.make((2,), 2, "pair_bf16")
-_f16 = mk.make(SIZES, 1, "plain_f16")
-_f16_4_segments = mk.make((1,), 4, "plain_f16")
+_bf16, _f16 = mk.make(SIZES, "pair_bf16"), mk.make(SIZES, "plain_f16")
 if DOTS:
     _dots = dots.make(SIZES)
-    _dots_4_segments = dots.make((1,), 4)
-    _dots_2_segments = dots.make((2, 3), 2)
 
 
 @inner
-def _dot_segments(pairs, rows, k, w, ahead, part, s, end):
-    """As `_segments`, with the rows of x as pairs."""
+def _dot_segments(pairs, rows, k, w, part, s, end):
+    """`_segments` with the rows of x as pairs."""
     count = np.int64(segment_pairs(k))
-    ldx, lds, ldo, z = np.int64(SEGMENTS * count), np.int64(rows * PANEL), np.int64(PANEL), np.int64(0)
+    ldx, ldo = np.int64(SEGMENTS * count), np.int64(PANEL)
     while s < end:
-        xs, ws, ps = np.int64(pairs + 4 * s * count), np.int64(w + s * count * PAIR_BYTES), np.int64(part + 4 * s * lds)
-        if rows == 1:
-            _dots_4_segments(1, xs, ldx, ws, ahead, ps, ldo, count, lds)
-            s += 4
-            continue
-        if rows <= 3:
-            _dots_2_segments(rows, xs, ldx, ws, ahead, ps, ldo, count, lds)
-            s += 2
-            continue
+        xs, ws = np.int64(pairs + 4 * s * count), np.int64(w + s * count * PAIR_BYTES)
+        ps = np.int64(part + 4 * s * rows * PANEL)
         r, tiles = 0, (rows + MAX_ROWS - 1) // MAX_ROWS
         while r < rows:
             here = tile_rows(rows - r, tiles)
-            _dots(here, np.int64(xs + 4 * r * ldx), ldx, ws, ahead, np.int64(ps + 4 * r * PANEL), ldo, count, z)
+            _dots(here, np.int64(xs + 4 * r * ldx), ldx, ws, np.int64(ps + 4 * r * PANEL), ldo, count)
             r += here
             tiles = max(1, tiles - 1)
         s += 1
 
 
 @inner
-def _segments(half, pairs, x, rows, k, w, ahead, part, s, end):
-    """Segment sums s to end (multiples of 4) of `rows` <= ROWS_BLOCK rows of x and one panel, into part [8, rows, PANEL].
+def _segments(half, pairs, x, rows, k, w, part, s, end):
+    """Segment sums s to end of `rows` <= ROWS_BLOCK rows of x and one panel, into part [8, rows, PANEL].
 
-    pairs: address of the same rows as pairs, where the panel may be read so, or 0. ahead: bytes from this panel to the next one.
+    pairs: address of the same rows as pairs, where the panel may be read so, or 0.
     """
-    seg = (k + SEGMENTS - 1) // SEGMENTS
-    # the same place in the next panel; in a long panel the hardware follows its long segments by itself
-    ahead = np.int64(ahead if k * ROW_BYTES <= LOOK_AHEAD else 32 * ROW_BYTES)
-    if DOTS and pairs != 0:
-        _dot_segments(pairs, rows, k, w, ahead, part, s, end)
+    if DOTS and pairs != 0:  # a loop of its own, for the compiler's sake: with the other tiles in it, it is a tenth slower
+        _dot_segments(pairs, rows, k, w, part, s, end)
         return
+    seg = (k + SEGMENTS - 1) // SEGMENTS
     bytes_seg = seg * ROW_BYTES if half else segment_pairs(k) * PAIR_BYTES
-    ldx, lds, ldo = np.int64(k), np.int64(rows * PANEL), np.int64(PANEL)
-    z, full = np.int64(0), np.int64(seg)
-    if rows <= 2 and k == seg * SEGMENTS and (half == 0 or rows == 1):
-        while s < end:
-            xs, ws, ps = np.int64(x + 4 * s * seg), np.int64(w + s * bytes_seg), np.int64(part + 4 * s * lds)
-            if rows == 2:
-                _bf16_2_segments(2, xs, ldx, ws, ahead, ps, ldo, full, lds)
-                s += 2
-            elif half == 0:
-                _bf16_4_segments(1, xs, ldx, ws, ahead, ps, ldo, full, lds)
-                s += 4
-            else:
-                _f16_4_segments(1, xs, ldx, ws, np.int64(PANEL), ps, ldo, full, lds)
-                s += 4
+    ldx, ldo = np.int64(k), np.int64(PANEL)
     while s < end:
         k0 = min(k, s * seg)
         n = np.int64(min(k, k0 + seg) - k0)
-        ps = part + 4 * s * lds
+        ps = np.int64(part + 4 * s * rows * PANEL)
         if n <= 0:
-            empty = carray(void_ptr(np.int64(ps)), rows * PANEL, np.float32)
+            empty = carray(void_ptr(ps), rows * PANEL, np.float32)
             for i in range(rows * PANEL):
                 empty[i] = np.float32(0)
         else:
@@ -107,9 +77,9 @@ def _segments(half, pairs, x, rows, k, w, ahead, part, s, end):
                 here = tile_rows(rows - r, tiles)
                 xs, to = np.int64(x + 4 * (r * k + k0)), np.int64(ps + 4 * r * PANEL)
                 if half == 0:
-                    _bf16(here, xs, ldx, ws, ahead, to, ldo, n, z)
+                    _bf16(here, xs, ldx, ws, to, ldo, n)
                 else:
-                    _f16(here, xs, ldx, ws, np.int64(PANEL), to, ldo, n, z)
+                    _f16(here, xs, ldx, ws, to, ldo, n)
                 r += here
                 tiles = max(1, tiles - 1)
         s += 1
@@ -166,16 +136,15 @@ def _few_rows(tid, nt, counter, scratch, half, x, m, k, w, n, out, bias, kind, b
             if p >= panels:
                 return
             end = p + 1
-        ahead = bytes_each if p + 1 < end else nt * bytes_each
         panel = np.int64(w + p * bytes_each)
         pairs = words if least >= need[p] else np.int64(0)
         if kind == 0:
-            _segments(half, pairs, x, m, k, panel, ahead, scratch, 0, SEGMENTS)
+            _segments(half, pairs, x, m, k, panel, scratch, 0, SEGMENTS)
         else:
             for s in range(0, SEGMENTS, 4):  # so many 16-bit weights that the nearest cache still holds them when they are read
                 k0, k1 = min(k, s * seg), min(k, (s + 4) * seg)
                 halves = _as_halves(kind, panel, k0, k1, scratch)
-                _segments(half, pairs, x, m, k, halves, 0, scratch, s, s + 4)
+                _segments(half, pairs, x, m, k, halves, scratch, s, s + 4)
         _add_up(scratch, m, spare, out, n, p * PANEL, bias)
         p += 1
 
@@ -202,7 +171,7 @@ def _many_rows(nt, counter, scratch, half, x, m, k, w, n, out, bias, kind, bytes
         for b0 in range(m0, m1, ROWS_BLOCK):
             rows = min(ROWS_BLOCK, m1 - b0)
             pairs = np.int64(words + (b0 - m0) * row_bytes) if least >= need[p] else np.int64(0)
-            _segments(half, pairs, np.int64(x + 4 * b0 * k), rows, k, wp, nt * bytes_each, scratch, 0, SEGMENTS)
+            _segments(half, pairs, np.int64(x + 4 * b0 * k), rows, k, wp, scratch, 0, SEGMENTS)
             _add_up(scratch, rows, spare, np.int64(out + 4 * b0 * n), n, p * PANEL, bias)
 
 

@@ -1,13 +1,15 @@
 """The inner loop of every matrix product: a register tile of chains.
 
-`out[r, n] = chain over k of (x[r, k], w[k, n])` for MR rows and 2 * LANES columns, and for SG segments of K at once.
+`out[r, n] = chain over k of (x[r, k], w[k, n])` for MR rows and 2 * LANES columns.
 Vectors run over n, never over k, so the order of additions is that of the definition whatever the tile is. The tile only
-decides how many independent chains are in flight: an FMA takes 4 cycles and two can start per cycle, so at least 8.
+decides how many independent chains are in flight: an FMA takes 4 cycles and two can start per cycle, so 8 for the full rate.
+Few rows have fewer and need no more: a panel that is read from memory in one stream takes longer than its chains. (Several
+segments at once are several streams of 4 KB each, too short for the hardware to follow: a tenth less bandwidth.)
 
-Weights are 16-bit in memory:
+Weights are 16-bit in memory, and a panel's rows follow each other:
 * `pair_bf16`: a row of a panel is PANEL 32-bit words, word j holding column j at k (high half) and at k + 1 (low half); a
   shift by whether k is odd and a mask make a vector of f32;
-* `plain_f16`: PANEL consecutive halves, with any stride between rows.
+* `plain_f16`: PANEL halves.
 """
 
 from __future__ import annotations
@@ -29,9 +31,10 @@ Layout = Literal["pair_bf16", "plain_f16"]
 AVX512: bool = bool(llvm.get_host_cpu_features().get("avx512f", False))
 LANES: int = 16 if AVX512 else 8  # of one native vector; NEON takes two registers for it
 PANEL: int = 2 * LANES  # columns of a tile
-PAIR_BYTES: int = 4 * PANEL  # of a row of a `pair_bf16` panel
-# The cache into which the next panel is asked for: at K = 576 one of AVX-512 has 36 KB, more than the nearest holds.
-PANEL_CACHE = 2 if AVX512 else 3
+ROW_BYTES: int = 2 * PANEL  # of a panel, for one k
+PAIR_BYTES: int = 2 * ROW_BYTES  # of a row of a `pair_bf16` panel
+# Bytes ahead of what is read that are asked for, into the second cache: the hardware's own stream ends with each page of 4 KB.
+LOOK_AHEAD = 4096
 # Rows of a tile: 2 accumulators a row, 2 weights and 1 x fit the 16 registers, or the 32 of AVX-512.
 SIZES: tuple[int, ...] = (1, 2, 3, 4, 5, 6, 8, 10, 12) if AVX512 else (1, 2, 3, 4, 5, 6)
 MAX_ROWS: int = SIZES[-1]
@@ -108,7 +111,7 @@ def emit_chains(
         b.store(value, p, align=4)
 
 
-def _weights(b: Any, layout: Layout, base: Any, k: Any, ldw: Any) -> list[Any]:
+def _weights(b: Any, layout: Layout, base: Any, k: Any) -> list[Any]:
     """Columns [0, LANES) and [LANES, 2 LANES) at k as f32 vectors."""
     if layout == "pair_bf16":
         odd = b.and_(k, ir.Constant(I64, 1))
@@ -116,67 +119,46 @@ def _weights(b: Any, layout: Layout, base: Any, k: Any, ldw: Any) -> list[Any]:
         words = b.gep(b.inttoptr(base, I32.as_pointer()), [b.mul(b.lshr(k, ir.Constant(I64, 1)), ir.Constant(I64, PANEL))])
         places = [b.bitcast(b.gep(words, [ir.Constant(I64, v * LANES)]), VI.as_pointer()) for v in range(2)]
         return [b.bitcast(b.and_(b.shl(b.load(p, align=4), up), const_vi(0xFFFF0000)), VF) for p in places]
-    halves = b.gep(b.inttoptr(base, I16.as_pointer()), [b.mul(k, ldw)])
+    halves = b.gep(b.inttoptr(base, I16.as_pointer()), [b.mul(k, ir.Constant(I64, PANEL))])
     places = [b.bitcast(b.gep(halves, [ir.Constant(I64, v * LANES)]), VHALF.as_pointer()) for v in range(2)]
     return [b.fpext(b.load(p, align=2), VF) for p in places]
 
 
-def _tile(b: Any, args: list[Any], rows: int, segments: int, layout: Layout) -> None:
-    """Emits one tile of `rows` x PANEL for `segments` segments; args as in `make`."""
-    xp, ldx, wp, ldw, op, ldo, n, lds = args
+def _tile(b: Any, args: list[Any], rows: int, layout: Layout) -> None:
+    """Emits one tile of `rows` x PANEL; args as in `make`."""
+    xp, ldx, wp, op, ldo, n = args
     x = b.inttoptr(xp, F32.as_pointer())
     out = b.inttoptr(op, F32.as_pointer())
     xrow = [b.gep(x, [b.mul(ldx, ir.Constant(I64, r))]) for r in range(rows)]
     where = []
-    for s in range(segments):
-        for r in range(rows):
-            at = b.add(b.mul(lds, ir.Constant(I64, s)), b.mul(ldo, ir.Constant(I64, r)))
-            for v in range(2):
-                p = b.gep(out, [b.add(at, ir.Constant(I64, v * LANES))])
-                where.append(b.bitcast(p, VF.as_pointer()))
-    # a segment's own pairs begin after those of the segments before it, the last one half empty for odd n
-    pairs = b.ashr(b.add(n, ir.Constant(I64, 1)), ir.Constant(I64, 1))
-    size = b.mul(pairs, ir.Constant(I64, PAIR_BYTES)) if layout == "pair_bf16" else b.mul(n, b.mul(ldw, ir.Constant(I64, 2)))
-    base = [b.add(wp, b.mul(size, ir.Constant(I64, s))) for s in range(segments)]
-    start = [b.mul(n, ir.Constant(I64, s)) for s in range(segments)]
+    for r in range(rows):
+        at = b.mul(ldo, ir.Constant(I64, r))
+        where += [b.bitcast(b.gep(out, [b.add(at, ir.Constant(I64, v * LANES))]), VF.as_pointer()) for v in range(2)]
+    ahead = b.add(wp, ir.Constant(I64, LOOK_AHEAD))
 
     def links(k: Any) -> list[tuple[Any, Any]]:
-        found = []
-        for s in range(segments):
-            if layout == "pair_bf16":
-                ahead = b.add(b.add(base[s], ldw), b.mul(k, ir.Constant(I64, PAIR_BYTES // 2)))
-                emit_prefetch(b, ahead, near=PANEL_CACHE)
-            columns = _weights(b, layout, base[s], k, ldw)
-            for r in range(rows):
-                q = splat(b, b.load(b.gep(xrow[r], [b.add(k, start[s])])))
-                found += [(q, w) for w in columns]
-        return found
+        emit_prefetch(b, b.add(ahead, b.mul(k, ir.Constant(I64, ROW_BYTES))), near=2)
+        columns = _weights(b, layout, wp, k)
+        return [(q, w) for row in xrow for q in [splat(b, b.load(b.gep(row, [k])))] for w in columns]
 
     zero = ir.Constant(VF, [0.0] * LANES)
     emit_chains(b, ir.Constant(I64, 0), n, [zero] * len(where), links, where)
 
 
-def make(sizes: tuple[int, ...], segments: int, layout: Layout) -> Callable[..., Any]:
+def make(sizes: tuple[int, ...], layout: Layout) -> Callable[..., Any]:
     """Tiles of PANEL columns as one numba intrinsic that jumps to the tile of the given number of rows.
 
     Arguments, all i64: rows (one of `sizes`; for any other nothing is done), x address (f32), ldx (f32 between rows of x), w
-    address, ldw (elements between rows of w; for pairs bytes of look-ahead), out address (f32), ldo (f32 between rows of
-    out), K (per segment, >= 1), lds (f32 between segments of out). Segment s reads x columns from s * K on and rows of w after
-    those of the segments before it, and writes at out + s * lds.
-
-    Tiles on pairs ask for the memory `ldw` bytes ahead of what they read: few rows are bound by memory, and a panel's
-    segments are too short for the hardware to see the stream.
+    address, out address (f32), ldo (f32 between rows of out), K (>= 1).
     """
 
     @intrinsic
-    def tiles(
-        typingctx: Any, rows: Any, xp: Any, ldx: Any, wp: Any, ldw: Any, op: Any, ldo: Any, n: Any, lds: Any
-    ) -> Any:
+    def tiles(typingctx: Any, rows: Any, xp: Any, ldx: Any, wp: Any, op: Any, ldo: Any, n: Any) -> Any:
         def codegen(context: Any, b: Any, sig: Any, args: Any) -> Any:
-            emit_by_rows(b, args[0], sizes, lambda size: _tile(b, list(args[1:]), size, segments, layout))
+            emit_by_rows(b, args[0], sizes, lambda size: _tile(b, list(args[1:]), size, layout))
             return context.get_dummy_value()
 
-        return types.void(*[types.int64] * 9), codegen
+        return types.void(*[types.int64] * 7), codegen
 
     return tiles
 
