@@ -12,12 +12,13 @@ import numpy as np
 from queueproof.arithmetic.ieee1 import KEY_BLOCK, KEY_SPLIT
 from queueproof.kernels.numba import attention_dots as pairwise
 from queueproof.kernels.numba import attention_tiles as tiles
+from queueproof.kernels.numba.attention_softmax import softmax, visible
 from queueproof.kernels.numba.attention_tiles import COLUMNS, GROUPS, MAX_ROWS, NARROW, WIDE
 from queueproof.kernels.numba.dots import DOTS
 from queueproof.kernels.numba.elementwise import f32_at, round16
 from queueproof.kernels.numba.ir import atomic_add, carray, float_of, prefetch, void_ptr
 from queueproof.kernels.numba.jit import inner
-from queueproof.kernels.numba.math import bf16, exp, f16
+from queueproof.kernels.numba.math import exp
 from queueproof.kernels.numba.memory import LINE
 from queueproof.kernels.numba.microkernel import PANEL
 from queueproof.kernels.numba.pairs import make_pairs
@@ -100,81 +101,6 @@ def _values(half, rows, p, table, first, end, dp, out):
 
 
 @inner
-def _visible(p, key0, window):
-    """Keys of the block at key0 that position p may see, from the block's first one: [lo, hi), perhaps none."""
-    return max(0, p - window + 1 - key0) if window != 0 else 0, min(KEY_BLOCK, p + 1 - key0)
-
-
-@inner
-def _best(s, lo, hi, scale, top, t):
-    """Scales one row of scores in place; the larger of `top` and its largest score in [lo, hi). t: f32 [COLUMNS]."""
-    for j in range(COLUMNS):  # a maximum is the same in any order, but for the sign of a zero: exp has none
-        best = NEG_INF
-        for c in range(GROUPS):
-            v = s[c * COLUMNS + j] * scale
-            s[c * COLUMNS + j] = v
-            inside = c * COLUMNS + j >= lo and c * COLUMNS + j < hi
-            best = v if inside and v > best else best
-        t[j] = best
-    for n in (8, 4):
-        for j in range(n):
-            t[j] = t[j + n] if t[j + n] > t[j] else t[j]
-    for j in range(4):
-        top = t[j] if t[j] > top else top
-    return top
-
-
-@inner
-def _weights(half, s, lo, hi, top):
-    """One row's scaled scores to weights exp(s - top) in place; zero outside [lo, hi)."""
-    if half == 0:
-        for j in range(KEY_BLOCK):
-            w = bf16(exp(s[j] - top))
-            s[j] = w if j >= lo and j < hi else ZERO
-    else:
-        for j in range(KEY_BLOCK):
-            w = f16(exp(s[j] - top))
-            s[j] = w if j >= lo and j < hi else ZERO
-
-
-@inner
-def _sum(s, t):
-    """The halving tree over one row of a block. t: f32 [32]."""
-    for j in range(32):
-        t[j] = s[j] + s[j + 32]
-    for j in range(16):
-        t[j] = t[j] + t[j + 16]
-    for j in range(8):
-        t[j] = t[j] + t[j + 8]
-    for j in range(4):
-        t[j] = t[j] + t[j + 4]
-    return (t[0] + t[2]) + (t[1] + t[3])
-
-
-@inner
-def _softmax(half, i0, i1, group, pos0, window, key0, s, scale, m, den, alpha, t):
-    """Scores of a block to weights in place; updates m and den of the rows, leaves the factors for acc in alpha.
-
-    In passes over all rows, so that the processor works on several at a time.
-    """
-    r0, r1 = i0 * group, i1 * group
-    for i in range(i0, i1):
-        lo, hi = _visible(pos0 + i, key0, window)
-        for r in range(i * group, (i + 1) * group):
-            alpha[r] = _best(f32_at(s + 4 * r * KEY_BLOCK, KEY_BLOCK), lo, hi, scale, m[r], t)
-    for r in range(r0, r1):
-        top = alpha[r]
-        alpha[r] = exp(m[r] - top)
-        m[r] = top
-    for i in range(i0, i1):
-        lo, hi = _visible(pos0 + i, key0, window)
-        for r in range(i * group, (i + 1) * group):
-            _weights(half, f32_at(s + 4 * r * KEY_BLOCK, KEY_BLOCK), lo, hi, m[r])
-    for r in range(r0, r1):
-        den[r] = den[r] * alpha[r] + _sum(f32_at(s + 4 * r * KEY_BLOCK, KEY_BLOCK), t)
-
-
-@inner
 def _block(half, i0, i1, group, pos0, window, key0, q, d, s, m, den, alpha, acc, bo, dp, scale, keys, values, page,
            least, pairs, sizes):  # fmt: skip
     """One block for the queries from i0 to i1 - 1 of a tile, of `group` rows each, which all see some key of it.
@@ -182,7 +108,7 @@ def _block(half, i0, i1, group, pos0, window, key0, q, d, s, m, den, alpha, acc,
     keys, values: addresses of the tables of its groups. least: the smallest exponent of q (see `make_pairs`), whose pairs
     are at `pairs`, then room for those of keys, weights and values; -1 where dots are not for this tile.
     """
-    lo, hi = _visible(pos0 + i0, key0, window)[0], _visible(pos0 + i1 - 1, key0, window)[1]  # what any of them sees
+    lo, hi = visible(pos0 + i0, key0, window)[0], visible(pos0 + i1 - 1, key0, window)[1]  # what any of them sees
     r0, rows = i0 * group, (i1 - i0) * group
     s0, bo0 = s + 4 * r0 * KEY_BLOCK, bo + 4 * r0 * dp
     first, end = lo // COLUMNS, (hi + COLUMNS - 1) // COLUMNS
@@ -191,8 +117,7 @@ def _block(half, i0, i1, group, pos0, window, key0, q, d, s, m, den, alpha, acc,
         pairwise.products(rows, pairs + 4 * r0 * (d // 2), d // 2, key_pairs, KEY_BLOCK // PANEL, s0, KEY_BLOCK)
     else:
         _scores(half, rows, q + 4 * r0 * d, d, keys, first, end, page, s0)
-    tree = f32_at(bo, KEY_BLOCK)  # bo is not in use yet
-    _softmax(half, i0, i1, group, pos0, window, key0, s, scale, m, den, alpha, tree)
+    softmax(half, i0, i1, group, pos0, window, key0, s, scale, m, den, alpha)
     if not (DOTS and least >= 0 and _dot_values(rows, s0, values, dp, bo0, key_pairs + 4 * KEY_BLOCK * (d // 2), sizes)):
         _chain_values(half, i0, i1, group, pos0, window, key0, s, lo, hi, values, dp, bo)
     for r in range(r0, r0 + rows):
@@ -220,7 +145,7 @@ def _chain_values(half, i0, i1, group, pos0, window, key0, s, lo, hi, values, dp
     sums = f32_at(bo0, rows * dp)
     for j in range(rows * dp):
         sums[j] = ZERO
-    if _visible(pos0 + i0, key0, window)[1] == hi and _visible(pos0 + i1 - 1, key0, window)[0] == lo:
+    if visible(pos0 + i0, key0, window)[1] == hi and visible(pos0 + i1 - 1, key0, window)[0] == lo:
         _values(half, rows, s0, values, lo, hi, dp, bo0)
     else:
         for g in range(first, end):  # ascending for every row; those that see the whole group in one go
@@ -231,7 +156,7 @@ def _chain_values(half, i0, i1, group, pos0, window, key0, s, lo, hi, values, dp
                 r = f0 * group
                 _values(half, (f1 - f0) * group, s + 4 * r * KEY_BLOCK, values, k0, k1, dp, bo + 4 * r * dp)
             for i in range(i0, i1):
-                a, b = _visible(pos0 + i, key0, window)
+                a, b = visible(pos0 + i, key0, window)
                 a, b = max(a, k0), min(b, k1)
                 if a < b and (i < f0 or i >= f1):
                     r = i * group
@@ -344,8 +269,8 @@ def attention(counter, half, scratch, q, out, heads, kv_heads, d, page, window, 
                 i1 = n_q if window == 0 else min(n_q, key0 + KEY_BLOCK - 1 + window - pos0)
                 if i0 >= i1:
                     continue
-                oldest = _visible(pos0 + i0, key0, window)[0] // COLUMNS
-                newest = (_visible(pos0 + i1 - 1, key0, window)[1] - 1) // COLUMNS
+                oldest = visible(pos0 + i0, key0, window)[0] // COLUMNS
+                newest = (visible(pos0 + i1 - 1, key0, window)[1] - 1) // COLUMNS
                 for g in range(GROUPS):  # a tile may go over groups that nobody sees: those have a place that can be read
                     key = key0 + COLUMNS * max(oldest, min(g, newest))
                     block, offset = np.int64(table[key // page]), key % page
