@@ -16,15 +16,13 @@ from queueproof.kernels.numba.attention_softmax import softmax, visible
 from queueproof.kernels.numba.attention_tiles import COLUMNS, GROUPS, MAX_ROWS, NARROW, WIDE
 from queueproof.kernels.numba.dots import DOTS
 from queueproof.kernels.numba.elementwise import f32_at, round16
-from queueproof.kernels.numba.ir import atomic_add, carray, float_of, prefetch, void_ptr
+from queueproof.kernels.numba.ir import atomic_add, carray, float_of, void_ptr
 from queueproof.kernels.numba.jit import inner
 from queueproof.kernels.numba.math import exp
-from queueproof.kernels.numba.memory import LINE
 from queueproof.kernels.numba.microkernel import PANEL
 from queueproof.kernels.numba.pairs import make_pairs
 
 TILE_ROWS = 48  # (query, head) pairs of a task's tile
-FEW_ROWS = 12  # up to so many, reading keys and values takes longer than computing
 TASK_FIELDS = 7  # sequence, first query, last query + 1, first split, last split + 1, partial slot or -1, queries of the sequence
 NEG_INF, ZERO = np.float32(-np.inf), np.float32(0)
 
@@ -44,12 +42,12 @@ def scratch_f32(head_dim: int) -> int:
     """f32 of scratch per thread: where groups of keys and values are, q, scores, m, den, alpha, acc, block sums, and over
     splits m, den, acc and whether begun; then what `attention_dots` takes."""
     dp = padded(head_dim)
-    own = 4 * GROUPS + 2 * COLUMNS + TILE_ROWS * (head_dim + KEY_BLOCK + 6 + 3 * dp)
+    own = 8 * GROUPS + 2 * COLUMNS + TILE_ROWS * (head_dim + KEY_BLOCK + 6 + 3 * dp)
     return own + pairwise.scratch_words(head_dim, dp, TILE_ROWS)
 
 
 @inner
-def _scores(half, rows, x, d, table, first, end, page, out):
+def _scores(half, rows, x, d, table, following, first, end, page, out):
     """out[rows, KEY_BLOCK] = chain over d for the groups of keys from first to end - 1, and perhaps for others."""
     tile, g = (rows + MAX_ROWS - 1) // MAX_ROWS, first
     while g < end:
@@ -61,7 +59,7 @@ def _scores(half, rows, x, d, table, first, end, page, out):
             n = (rows - r + left - 1) // left
             left -= 1
             words = (np.int64(n), np.int64(x + 4 * r * d), np.int64(d), where, np.int64(page),
-                     np.int64(out + 4 * (r * KEY_BLOCK + g * COLUMNS)))  # fmt: skip
+                     np.int64(out + 4 * (r * KEY_BLOCK + g * COLUMNS)), np.int64(following + 8 * g))  # fmt: skip
             if half == 0:
                 if wide:
                     _scores_bf16_wide(words)
@@ -76,7 +74,7 @@ def _scores(half, rows, x, d, table, first, end, page, out):
 
 
 @inner
-def _values(half, rows, p, table, first, end, dp, out):
+def _values(half, rows, p, table, following, first, end, dp, out):
     """out[rows, dp] goes on with the chain over the keys of a block from first to end - 1."""
     tile, c = (rows + MAX_ROWS - 1) // MAX_ROWS, 0
     while c < dp:
@@ -86,7 +84,7 @@ def _values(half, rows, p, table, first, end, dp, out):
             n = (rows - r + left - 1) // left
             left -= 1
             words = (np.int64(n), np.int64(p + 4 * r * KEY_BLOCK), np.int64(table), np.int64(first), np.int64(end), np.int64(c),
-                     np.int64(dp), np.int64(out + 4 * r * dp))  # fmt: skip
+                     np.int64(dp), np.int64(out + 4 * r * dp), np.int64(following))  # fmt: skip
             if half == 0:
                 if wide:
                     _values_bf16_wide(words)
@@ -116,7 +114,7 @@ def _block(half, i0, i1, group, pos0, window, key0, q, d, s, m, den, alpha, acc,
     if DOTS and least >= 0 and least >= pairwise.pack_keys(keys, d, page, key_pairs, sizes):
         pairwise.products(rows, pairs + 4 * r0 * (d // 2), d // 2, key_pairs, KEY_BLOCK // PANEL, s0, KEY_BLOCK)
     else:
-        _scores(half, rows, q + 4 * r0 * d, d, keys, first, end, page, s0)
+        _scores(half, rows, q + 4 * r0 * d, d, keys, keys + 16 * GROUPS, first, end, page, s0)
     softmax(half, i0, i1, group, pos0, window, key0, s, scale, m, den, alpha)
     if not (DOTS and least >= 0 and _dot_values(rows, s0, values, dp, bo0, key_pairs + 4 * KEY_BLOCK * (d // 2), sizes)):
         _chain_values(half, i0, i1, group, pos0, window, key0, s, lo, hi, values, dp, bo)
@@ -146,7 +144,7 @@ def _chain_values(half, i0, i1, group, pos0, window, key0, s, lo, hi, values, dp
     for j in range(rows * dp):
         sums[j] = ZERO
     if visible(pos0 + i0, key0, window)[1] == hi and visible(pos0 + i1 - 1, key0, window)[0] == lo:
-        _values(half, rows, s0, values, lo, hi, dp, bo0)
+        _values(half, rows, s0, values, values + 16 * GROUPS, lo, hi, dp, bo0)
     else:
         for g in range(first, end):  # ascending for every row; those that see the whole group in one go
             k0, k1 = g * COLUMNS, (g + 1) * COLUMNS
@@ -154,13 +152,13 @@ def _chain_values(half, i0, i1, group, pos0, window, key0, s, lo, hi, values, dp
             f1 = i1 if window == 0 else min(i1, key0 + k0 + window - pos0)
             if f0 < f1:
                 r = f0 * group
-                _values(half, (f1 - f0) * group, s + 4 * r * KEY_BLOCK, values, k0, k1, dp, bo + 4 * r * dp)
+                _values(half, (f1 - f0) * group, s + 4 * r * KEY_BLOCK, values, values + 16 * GROUPS, k0, k1, dp, bo + 4 * r * dp)
             for i in range(i0, i1):
                 a, b = visible(pos0 + i, key0, window)
                 a, b = max(a, k0), min(b, k1)
                 if a < b and (i < f0 or i >= f1):
                     r = i * group
-                    _values(half, group, s + 4 * r * KEY_BLOCK, values, a, b, dp, bo + 4 * r * dp)
+                    _values(half, group, s + 4 * r * KEY_BLOCK, values, values + 16 * GROUPS, a, b, dp, bo + 4 * r * dp)
 
 
 @inner
@@ -181,19 +179,15 @@ def _finish(half, den, acc, r, dp, out, d):
 
 
 @inner
-def _ask_for(key0, end, table, page, k_head, v_head, head_step_k, head_step_v, d, dp):
-    """Asks for the keys and values from key0 on, before end, of one block of one head."""
-    for key in range(key0, min(end, key0 + KEY_BLOCK), COLUMNS):
+def _locate(keys, values, table, page, key0, oldest, newest, k_head, v_head, head_step_k, head_step_v, dp):
+    """Where the groups of the block at key0 are, of one head, to the tables at keys and values; those that nobody sees, before
+    `oldest` or after `newest`, get a place that can be read: a tile may go over them."""
+    k, v = carray(void_ptr(np.int64(keys)), GROUPS, np.int64), carray(void_ptr(np.int64(values)), GROUPS, np.int64)
+    for g in range(GROUPS):
+        key = key0 + COLUMNS * max(oldest, min(g, newest))
         block, offset = np.int64(table[key // page]), key % page
-        k, v = np.int64(k_head + block * head_step_k + 2 * offset), np.int64(v_head + block * head_step_v + 2 * offset * dp)
-        if page == COLUMNS:
-            for at in range(0, 2 * COLUMNS * d, LINE):
-                prefetch(np.int64(k + at))
-        else:
-            for i in range(d):
-                prefetch(np.int64(k + 2 * i * page))
-        for at in range(0, 2 * COLUMNS * dp, LINE):
-            prefetch(np.int64(v + at))
+        k[g] = k_head + block * head_step_k + 2 * offset
+        v[g] = v_head + block * head_step_v + 2 * offset * dp
 
 
 @inner
@@ -210,9 +204,8 @@ def attention(counter, half, scratch, q, out, heads, kv_heads, d, page, window, 
     at_position = carray(void_ptr(positions), 1 << 30, np.int32)
     head_step_k, head_step_v = np.int64(2 * kv_heads * d * page), np.int64(2 * kv_heads * page * dp)
     keys, values = scratch, scratch + 8 * GROUPS
-    key_table = carray(void_ptr(np.int64(keys)), GROUPS, np.int64)
-    value_table = carray(void_ptr(np.int64(values)), GROUPS, np.int64)
-    sizes = scratch + 16 * GROUPS
+    next_keys, next_values = keys + 16 * GROUPS, values + 16 * GROUPS
+    sizes = scratch + 32 * GROUPS
     qs = sizes + 8 * COLUMNS
     s = qs + 4 * TILE_ROWS * d
     ms = s + 4 * TILE_ROWS * KEY_BLOCK
@@ -255,27 +248,26 @@ def attention(counter, half, scratch, q, out, heads, kv_heads, d, page, window, 
             for j in range(rows * dp):
                 acc[j] = ZERO
             for key0 in range(split * KEY_SPLIT, min((split + 1) * KEY_SPLIT, pos0 + n_q), KEY_BLOCK):
-                if rows <= FEW_ROWS:  # as with weights, reading takes longer than computing
-                    if key0 + KEY_BLOCK < min(split1 * KEY_SPLIT, pos0 + n_q):
-                        _ask_for(key0 + KEY_BLOCK, pos0 + n_q, table, page, k_head, v_head, head_step_k, head_step_v, d, dp)
-                    elif following < total:
-                        after, head = following // kv_heads * TASK_FIELDS, following % kv_heads
-                        other, start = task[after], task[after + 3] * KEY_SPLIT
-                        _ask_for(start, at_position[starts[other]] + 1,
-                                 carray(void_ptr(np.int64(tables + 4 * other * table_width)), table_width, np.int32), page,
-                                 np.int64(k_cache + 2 * head * d * page), np.int64(v_cache + 2 * head * page * dp),
-                                 head_step_k, head_step_v, d, dp)  # fmt: skip
                 i0 = max(0, key0 - pos0)
                 i1 = n_q if window == 0 else min(n_q, key0 + KEY_BLOCK - 1 + window - pos0)
                 if i0 >= i1:
                     continue
                 oldest = visible(pos0 + i0, key0, window)[0] // COLUMNS
                 newest = (visible(pos0 + i1 - 1, key0, window)[1] - 1) // COLUMNS
-                for g in range(GROUPS):  # a tile may go over groups that nobody sees: those have a place that can be read
-                    key = key0 + COLUMNS * max(oldest, min(g, newest))
-                    block, offset = np.int64(table[key // page]), key % page
-                    key_table[g] = k_head + block * head_step_k + 2 * offset
-                    value_table[g] = v_head + block * head_step_v + 2 * offset * dp
+                _locate(keys, values, table, page, key0, oldest, newest, k_head, v_head, head_step_k, head_step_v, dp)
+                next0 = key0 + KEY_BLOCK
+                if next0 < min(split1 * KEY_SPLIT, pos0 + n_q):
+                    _locate(next_keys, next_values, table, page, next0, 0, (min(KEY_BLOCK, pos0 + n_q - next0) - 1) // COLUMNS,
+                            k_head, v_head, head_step_k, head_step_v, dp)  # fmt: skip
+                elif following < total:
+                    after, head = following // kv_heads * TASK_FIELDS, following % kv_heads
+                    other, start = task[after], task[after + 3] * KEY_SPLIT
+                    end = at_position[starts[other] + task[after + 1]] + 1
+                    _locate(next_keys, next_values, carray(void_ptr(np.int64(tables + 4 * other * table_width)), table_width, np.int32),
+                            page, start, 0, (min(KEY_BLOCK, end - start) - 1) // COLUMNS, np.int64(k_cache + 2 * head * d * page),
+                            np.int64(v_cache + 2 * head * page * dp), head_step_k, head_step_v, dp)  # fmt: skip
+                else:
+                    _locate(next_keys, next_values, table, page, key0, oldest, newest, k_head, v_head, head_step_k, head_step_v, dp)
                 _block(half, i0, i1, group, pos0, window, key0, qs, d, s, m, den, alpha, accs, bo, dp, scale, keys, values, page,
                        least, pairs, sizes)  # fmt: skip
             for r in range(rows):

@@ -15,7 +15,8 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from queueproof.arithmetic.ieee1 import KEY_BLOCK
-from queueproof.kernels.numba.ir import F32, I16, I64
+from queueproof.kernels.numba.ir import F32, I16, I64, emit_prefetch
+from queueproof.kernels.numba.memory import LINE
 from queueproof.kernels.numba.microkernel import (
     AVX512,
     LANES,
@@ -60,13 +61,15 @@ def _places(b: Any, rows: list[Any], vectors: int) -> list[Any]:
 
 
 def _scores(b: Any, args: list[Any], rows: int, half: bool, columns: int) -> None:
-    xp, d, table, page, op = args
+    xp, d, table, page, op, following = args
     x = _rows(b, xp, d, rows)
     out = _places(b, _rows(b, op, ir.Constant(I64, KEY_BLOCK), rows), columns // LANES)
-    groups = [_entry(b, table, ir.Constant(I64, g)) for g in range(columns // COLUMNS)]
+    groups, ahead = ([_entry(b, t, ir.Constant(I64, g)) for g in range(columns // COLUMNS)] for t in (table, following))
 
     def links(i: Any) -> list[tuple[Any, Any]]:
         shift = b.shl(b.mul(i, page), ir.Constant(I64, 1))
+        for group in ahead:
+            emit_prefetch(b, b.add(group, shift), near=2)
         keys = [_halves(b, half, b.add(g, shift), c) for g in groups for c in range(0, COLUMNS, LANES)]
         return [(q, key) for q in (splat(b, b.load(b.gep(row, [i]))) for row in x) for key in keys]
 
@@ -75,15 +78,18 @@ def _scores(b: Any, args: list[Any], rows: int, half: bool, columns: int) -> Non
 
 
 def _values(b: Any, args: list[Any], rows: int, half: bool, columns: int) -> None:
-    pp, table, first, end, column, dp, op = args
+    pp, table, first, end, column, dp, op, following = args
     p = _rows(b, pp, ir.Constant(I64, KEY_BLOCK), rows)
     out = _places(b, _rows(b, b.add(op, b.shl(column, ir.Constant(I64, 2))), dp, rows), columns // LANES)
     shift = b.shl(column, ir.Constant(I64, 1))
 
     def links(j: Any) -> list[tuple[Any, Any]]:
-        group = _entry(b, table, b.lshr(j, ir.Constant(I64, 4)))
+        group, ahead = (_entry(b, t, b.lshr(j, ir.Constant(I64, 4))) for t in (table, following))
         row = b.mul(b.and_(j, ir.Constant(I64, COLUMNS - 1)), b.shl(dp, ir.Constant(I64, 1)))
-        start = b.add(b.add(group, shift), row)
+        place = b.add(shift, row)
+        for at in range(0, 2 * columns, LINE):
+            emit_prefetch(b, b.add(b.add(ahead, place), ir.Constant(I64, at)), near=2)
+        start = b.add(group, place)
         values = [_halves(b, half, start, c) for c in range(0, columns, LANES)]
         return [(w, value) for w in (splat(b, b.load(b.gep(row, [j]))) for row in p) for value in values]
 
@@ -109,15 +115,16 @@ def scores(half: bool, columns: int) -> Callable[..., Any]:
     """out[r, j] = chain over i < d of (x[r, i], key j's element i), for `columns` keys.
 
     One tuple of i64: rows, x address (f32 [rows, d]), d, address of the table (from the first group on), page (keys between two
-    elements of a key in the cache), out address (f32, KEY_BLOCK between rows).
+    elements of a key in the cache), out address (f32, KEY_BLOCK between rows), address of the table of the groups to ask for.
     """
-    return _make(_scores, 6, half, columns)
+    return _make(_scores, 7, half, columns)
 
 
 def values(half: bool, columns: int) -> Callable[..., Any]:
     """out[r, c] goes on with the chain over keys j, first <= j < end, of (p[r, j], value j's column c), for `columns` columns.
 
     One tuple of i64: rows, p address (f32, KEY_BLOCK between rows), address of the table (of the block), first, end (more than
-    first), the first column, dp (columns of a value in the cache, and of out), out address (f32 [rows, dp]).
+    first), the first column, dp (columns of a value in the cache, and of out), out address (f32 [rows, dp]), address of the table of
+    the groups to ask for.
     """
-    return _make(_values, 8, half, columns)
+    return _make(_values, 9, half, columns)
