@@ -12,7 +12,7 @@ with a note. What a peers' folder holds: benchmarks/peer_servers.py. What a load
 
 Tokens/s: of all users, prefill included; for a prefill, prompt tokens by TTFT. Medians over rounds. `of memory`: the time in
 which the machine could read the weights of the matrices once a step, over the time taken; `of FMA`: the same for their
-multiply-adds (the head's only where a token is drawn), at the f32 FMA rate: more than 1 is possible where a CPU has a dot
+multiply-adds (all layers' for every token, the head's only where a token is drawn), at the f32 FMA rate: more than 1 is possible where a CPU has a dot
 instruction for bf16. Limits: read bandwidth and f32 FMA rate as `queueproof bench` measures
 them, before the first and after every round.
 """

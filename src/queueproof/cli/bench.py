@@ -35,7 +35,10 @@ BATCHED_TOKENS = 512
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What the matrix products of a model need. head: of the logits, done only for positions that draw a token."""
+    """What the matrix products of a model need. head: of the logits, done only for positions that draw a token.
+
+    All layers count for every token, as in a model's FLOPs; what an engine leaves out of the last one is in its speed.
+    """
 
     trunk_weights: int
     head_weights: int

@@ -107,10 +107,8 @@ class NumbaExecutor:
         self._team = Team.of(threads)
         ops = Recorder(limits, kv)
         self._ops = ops
-        self._hidden = model.trunk(ops)
-        self._trunk = ops.finish()
-        self._logits = model.head(ops, self._hidden)
-        self._head = ops.finish()
+        self._logits = model.head(ops, model.trunk(ops))
+        self._trunk, self._head = ops.finish()
         self._team.reserve(ops.scratch_f32)
         self._group = TILE_ROWS  # queries of a tile; set below from the heads of the attention instructions
         attention = self._trunk[self._trunk[:, 0] == int(Op.ATTENTION)]

@@ -4,6 +4,9 @@ A buffer goes back to the pool when the model drops its last name for it, and a 
 of instructions is the order of the calls, with a barrier after each, so this is as safe as it is in eager code. A norm or
 gate whose result goes into the product that follows has no barrier after it where rows are few (`program.OWN_ROWS`): what it
 reads is kept until the product has its place.
+
+After the attention of the last layer nothing goes into the cache any more, so all that follows is for the rows whose logits
+are asked for: it is the beginning of the head. Of a prompt of 512 tokens, the last layer's products are computed for one.
 """
 
 from __future__ import annotations
@@ -77,22 +80,22 @@ class Recorder:
 
     # -- recording -----------------------------------------------------------------------------------------------
 
-    def finish(self) -> NDArray[np.int64]:
-        """The instructions recorded since the last call, i64 [n, ROW] on a cache line."""
-        code = aligned(max(1, len(self._code)) * ROW, np.int64).reshape(-1, ROW)
+    def finish(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The recorded instructions, i64 [n, ROW] on a cache line: of all tokens, then those of logits rows."""
+        n = len(self._code)
+        code: NDArray[np.int64] = aligned(max(1, n) * ROW, np.int64).reshape(-1, ROW)  # type: ignore[assignment]
         for i, words in enumerate(self._code):
             code[i, : len(words)] = words
         weights, asked = [0, 0, 0], 0
-        for i in reversed(range(len(self._code))):
+        for i in reversed(range(n)):
             code[i, NEXT_WEIGHTS : NEXT_WEIGHTS + 3] = weights
             if self._code[i][0] == Op.LINEAR:
                 weights = [int(code[i, word]) for word in (4, 9, 5)]
-        for words in code[: len(self._code)]:
+        for words in code[:n]:
             words[NEXT_WEIGHTS + 3] = asked = 0 if words[0] == Op.LINEAR else asked + AHEAD
-        n, self._code = len(self._code), []
-        made: NDArray[np.int64] = code[:n]  # type: ignore[assignment]
-        self._place_own(made)
-        return made
+        self._place_own(code)
+        trunk = sum(words[1] == TOKENS for words in self._code)
+        return code[:trunk], code[trunk:n]
 
     def _place_own(self, code: NDArray[np.int64]) -> None:
         """Gives each norm and gate that is followed by the product of its result a place in the threads' own scratch."""
@@ -105,6 +108,11 @@ class Recorder:
             self.scratch_f32 = place + widest * OWN_ROWS
 
     def _emit(self, op: Op, rows: int, *words: int, reads: tuple[Buffer | None, ...] = ()) -> None:
+        if rows == TOKENS and self._code and self._code[-1][1] == LOGIT_ROWS:
+            raise UnsupportedModel(
+                f"{op.name} for all tokens of a step, after the attention of the last layer or in the head; supported there: "
+                "what needs no other tokens than those whose logits are asked for"
+            )
         self._code.append([int(op), rows, *words])
         self._read = reads
 
@@ -119,6 +127,18 @@ class Recorder:
 
     def _need(self, n_f32: int) -> None:
         self.scratch_f32 = max(self.scratch_f32, n_f32)
+
+    def _match_rows(self, h: Buffer, delta: Buffer) -> None:
+        """Leaves of h the rows that delta has. What it held for all tokens stays as it is, for the next call of `logits`."""
+        if h.rows == TOKENS and delta.rows == LOGIT_ROWS:
+            taken = self._take(h)
+            self._kept.append(taken)  # its array is h's now
+            h.array, h.other, h.rows = taken.array, None, LOGIT_ROWS
+
+    def _take(self, h: Buffer) -> Buffer:
+        out = self._new(LOGIT_ROWS, h.width)
+        self._emit(Op.TAKE_ROWS, LOGIT_ROWS, address(h.array), h.width, address(out.array))
+        return out
 
     def _mismatch(self, what: str, got: int, want: int) -> NoReturn:
         raise UnsupportedModel(f"{what} has width {got} where {want} is needed: the model's shapes do not fit together")
@@ -135,12 +155,15 @@ class Recorder:
     def add(self, h: Buffer, delta: Buffer) -> Buffer:
         if h.width != delta.width:
             self._mismatch("the residual stream's update", delta.width, h.width)
+        self._match_rows(h, delta)
         self._emit(Op.ADD, h.rows, address(h.array), address(delta.array), h.width)
         return h
 
     def rms_norm(self, h: Buffer, weight: F32, eps: float, delta: Buffer | None = None) -> Buffer:
         if weight.size != h.width:
             self._mismatch("a norm's weight", weight.size, h.width)
+        if delta is not None:
+            self._match_rows(h, delta)
         out = self._new(h.rows, h.width)
         self._kept.append(weight)
         self._need(2 * h.width + 64)
@@ -202,7 +225,7 @@ class Recorder:
                  _bits(1.0 / math.sqrt(d)), k, v)  # fmt: skip
         self._emit(Op.ATTENTION, q.rows, *words)
         self._emit(Op.COMBINE, q.rows, *words)
-        return out
+        return self._take(out) if layer == self.kv.layers - 1 else out
 
     def gated_linear(self, x: Buffer, w: PackedMatrix) -> Buffer:
         gate_up = self.linear(x, w)
@@ -212,9 +235,7 @@ class Recorder:
         return out
 
     def take_logit_rows(self, h: Buffer) -> Buffer:
-        out = self._new(LOGIT_ROWS, h.width)
-        self._emit(Op.TAKE_ROWS, LOGIT_ROWS, address(h.array), h.width, address(out.array))
-        return out
+        return h if h.rows == LOGIT_ROWS else self._take(h)
 
     def _cache(self, layer: int) -> tuple[int, int]:
         k, v = self._layer_bytes
