@@ -123,19 +123,24 @@ def rms_norm(tid, nt, half, scratch, h, delta, weight, eps_bits, rows, n, out, t
 
 
 @inner
+def gate(half, g, u, n, out):
+    """out = round16(silu(g) * u), n f32 each, at addresses."""
+    a, b, y = f32_at(g, n), f32_at(u, n), f32_at(out, n)
+    if half == 0:
+        for j in range(n):
+            y[j] = bf16(silu(a[j]) * b[j])
+    else:
+        for j in range(n):
+            y[j] = f16(silu(a[j]) * b[j])
+
+
+@inner
 def silu_mul(tid, nt, half, gate_up, rows, n, out):
     """out [rows, n] = round16(silu(g) * u) with gate_up [rows, 2n]; split over columns too, for few rows."""
     for i in range(rows):
         lo, hi = tid * n // nt, (tid + 1) * n // nt
-        g = f32_at(gate_up + 4 * (2 * i * n + lo), hi - lo)
-        u = f32_at(gate_up + 4 * (2 * i * n + n + lo), hi - lo)
-        y = f32_at(out + 4 * (i * n + lo), hi - lo)
-        if half == 0:
-            for j in range(hi - lo):
-                y[j] = bf16(silu(g[j]) * u[j])
-        else:
-            for j in range(hi - lo):
-                y[j] = f16(silu(g[j]) * u[j])
+        g, u = gate_up + 4 * (2 * i * n + lo), gate_up + 4 * (2 * i * n + n + lo)
+        gate(half, np.int64(g), np.int64(u), hi - lo, np.int64(out + 4 * (i * n + lo)))
 
 
 @inner

@@ -14,6 +14,7 @@ import numpy as np
 
 from queueproof.arithmetic.ieee1 import SEGMENTS
 from queueproof.kernels.numba import dots, quantised
+from queueproof.kernels.numba import elementwise as ew
 from queueproof.kernels.numba import microkernel as mk
 from queueproof.kernels.numba.dots import DOTS
 from queueproof.kernels.numba.ir import atomic_add, carray, prefetch, void_ptr
@@ -26,7 +27,11 @@ from queueproof.kernels.ops import QUANT_BLOCK
 ROWS_BLOCK = 4 * MAX_ROWS  # rows whose segment sums wait in a thread's scratch
 ROWS_TASK = 4 * ROWS_BLOCK
 FEW_ROWS = 2 * MAX_ROWS  # up to so many, reading the weights takes longer than computing
-SCRATCH_F32 = SEGMENTS * ROWS_BLOCK * PANEL + PANEL  # per thread
+# Places in a thread's scratch, in f32: segment sums; of a gated product the gate's columns and those of up; a row of a panel.
+_GATE = SEGMENTS * ROWS_BLOCK * PANEL
+_UP = _GATE + ROWS_TASK * PANEL
+_SPARE = _UP + ROWS_BLOCK * PANEL
+SCRATCH_F32 = _SPARE + PANEL
 
 _bf16, _f16 = mk.make(SIZES, "pair_bf16"), mk.make(SIZES, "plain_f16")
 if DOTS:
@@ -125,7 +130,7 @@ def _few_rows(tid, nt, counter, scratch, half, x, m, k, w, n, out, bias, kind, b
     """Bound by memory: each thread reads one long piece of the weights, and what is left is handed out panel by panel."""
     panels = (n + PANEL - 1) // PANEL
     own = own_panels(panels, nt)
-    spare, seg = np.int64(scratch + 4 * (SCRATCH_F32 - PANEL)), (k + SEGMENTS - 1) // SEGMENTS
+    spare, seg = np.int64(scratch + 4 * _SPARE), (k + SEGMENTS - 1) // SEGMENTS
     need, words, least = carray(void_ptr(needs), panels, np.int32), _pairs_at(scratch, k, kind), np.int64(-1)
     if DOTS and half == 0:
         least = make_pairs(x, m, k, words)
@@ -150,29 +155,55 @@ def _few_rows(tid, nt, counter, scratch, half, x, m, k, w, n, out, bias, kind, b
 
 
 @inner
-def _many_rows(nt, counter, scratch, half, x, m, k, w, n, out, bias, kind, bytes_each, needs):
-    """Bound by operations: a panel stays in the nearest cache while all rows of a task go by."""
-    panels = (n + PANEL - 1) // PANEL
+def _gated(half, gate, up, rows, spare, out, n):
+    """round16(silu(gate) * up) of `rows` rows of a panel, by way of `spare`, into rows of out [:, n]."""
+    ew.gate(half, gate, up, rows * PANEL, spare)
+    done = carray(void_ptr(spare), rows * PANEL, np.float32)
+    for r in range(rows):
+        row = carray(void_ptr(np.int64(out + 4 * r * n)), PANEL, np.float32)
+        for j in range(PANEL):
+            row[j] = done[r * PANEL + j]
+
+
+@inner
+def _many_rows(nt, counter, scratch, half, x, m, k, w, n, out, bias, kind, bytes_each, needs, gated):
+    """Bound by operations: a panel stays in the nearest cache while all rows of a task go by.
+
+    A task of a gated product is a panel of the gate, and then that of up for the same columns.
+    """
+    sides = 2 if gated != 0 else 1
+    panels = (n + PANEL - 1) // PANEL // sides
     groups = (m + ROWS_TASK - 1) // ROWS_TASK
-    spare = np.int64(scratch + 4 * (SCRATCH_F32 - PANEL))
-    need, words, least, made = carray(void_ptr(needs), panels, np.int32), _pairs_at(scratch, k, kind), np.int64(-1), -1
+    gate, up, spare = np.int64(scratch + 4 * _GATE), np.int64(scratch + 4 * _UP), np.int64(scratch + 4 * _SPARE)
+    need, words = carray(void_ptr(needs), sides * panels, np.int32), _pairs_at(scratch, k, kind)
+    least, made = np.int64(-1), -1
     row_bytes = 4 * pair_count(k)
     while True:
         task = atomic_add(counter, np.int64(1))
         if task >= groups * panels:
             return
-        m0, p = (task // panels) * ROWS_TASK, task % panels
+        m0 = (task // panels) * ROWS_TASK
         m1 = min(m, m0 + ROWS_TASK)
         if DOTS and half == 0 and made != m0:
             least, made = make_pairs(np.int64(x + 4 * m0 * k), m1 - m0, k, words), m0
-        wp = np.int64(w + p * bytes_each)
-        if kind != 0:
-            wp = _as_halves(kind, wp, 0, k, scratch)
-        for b0 in range(m0, m1, ROWS_BLOCK):
-            rows = min(ROWS_BLOCK, m1 - b0)
-            pairs = np.int64(words + (b0 - m0) * row_bytes) if least >= need[p] else np.int64(0)
-            _segments(half, pairs, np.int64(x + 4 * b0 * k), rows, k, wp, scratch, 0, SEGMENTS)
-            _add_up(scratch, rows, spare, np.int64(out + 4 * b0 * n), n, p * PANEL, bias)
+        for side in range(sides):
+            p = side * panels + task % panels
+            wp, offsets = np.int64(w + p * bytes_each), np.int64(bias + 4 * p * PANEL if bias != 0 else 0)
+            if kind != 0:
+                wp = _as_halves(kind, wp, 0, k, scratch)
+            for b0 in range(m0, m1, ROWS_BLOCK):
+                rows = min(ROWS_BLOCK, m1 - b0)
+                pairs = np.int64(words + (b0 - m0) * row_bytes) if least >= need[p] else np.int64(0)
+                _segments(half, pairs, np.int64(x + 4 * b0 * k), rows, k, wp, scratch, 0, SEGMENTS)
+                begun = np.int64(gate + 4 * (b0 - m0) * PANEL)
+                if sides == 1:
+                    _add_up(scratch, rows, spare, np.int64(out + 4 * b0 * n), n, p * PANEL, bias)
+                elif side == 0:
+                    _add_up(scratch, rows, spare, begun, PANEL, 0, offsets)
+                else:
+                    _add_up(scratch, rows, spare, up, PANEL, 0, offsets)
+                    to = np.int64(gated + 4 * (b0 * (n // 2) + (p - panels) * PANEL))
+                    _gated(half, begun, up, rows, scratch, to, n // 2)
 
 
 def scratch_f32(k: int, kind: int, rows: int) -> int:
@@ -186,17 +217,25 @@ def _pairs_at(scratch, k, kind):
 
 
 @inner
-def linear(tid, nt, counter, scratch, half, x, m, k, w, n, out, bias, kind, bytes_each, needs):
+def gates_itself(m, gated):
+    """Whether `linear` of m rows leaves the gated product, and nothing in `out`."""
+    return gated != 0 and m > FEW_ROWS
+
+
+@inner
+def linear(tid, nt, counter, scratch, half, x, m, k, w, n, out, bias, kind, bytes_each, needs, gated):
     """out[m, n] = x[m, k] · w[n, k]ᵀ (+ bias); all addresses; takes tasks from the atomic counter until none is left.
 
     half: 0 for bf16 weights, 1 for f16. kind: 0 for 16-bit weights, or the code of a quantised kind, whose values are bf16. bytes_each: of a panel.
     x, out, bias: f32, row-major; bias 0 for none. needs: i32 per panel (`pairs.need_of`). scratch: `scratch_f32`.
+    gated: where round16(silu(g) * u) goes where `gates_itself`, f32 [m, n / 2], with g and u the halves of a row, each of whole
+    panels; else 0.
     Tree: 8 segments of ceil(k / 8), fma chains, balanced (docs/arithmetic.md section 2).
     """
     if m <= FEW_ROWS:
         _few_rows(tid, nt, counter, scratch, half, x, m, k, w, n, out, bias, kind, bytes_each, needs)
     else:
-        _many_rows(nt, counter, scratch, half, x, m, k, w, n, out, bias, kind, bytes_each, needs)
+        _many_rows(nt, counter, scratch, half, x, m, k, w, n, out, bias, kind, bytes_each, needs, gated)
 
 
 @inner

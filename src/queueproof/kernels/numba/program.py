@@ -15,7 +15,7 @@ from queueproof.kernels.numba import attention as att
 from queueproof.kernels.numba import elementwise as ew
 from queueproof.kernels.numba.ir import carray, void_ptr
 from queueproof.kernels.numba.jit import inner, kernel
-from queueproof.kernels.numba.linear import FEW_ROWS, ask_for, linear
+from queueproof.kernels.numba.linear import FEW_ROWS, ask_for, gates_itself, linear
 from queueproof.kernels.numba.rows import stats
 from queueproof.kernels.numba.team import (
     BASE,
@@ -30,9 +30,10 @@ from queueproof.kernels.numba.team import (
     wait_generation,
 )
 
-# Words of an instruction: the operation, the place of its number of rows, up to 17 arguments, what a thread may have for
-# itself, the next weights, and on a cache line of its own the task counter.
+# Words of an instruction: the operation, the place of its number of rows, up to 16 arguments, what a product may gate
+# itself, what a thread may have for itself, the next weights, and on a cache line of its own the task counter.
 ROW = 32
+GATED = 18  # of a LINEAR that may gate its result itself: where to; of the SILU_MUL after it: the same
 OWN = 19  # f32 into a thread's scratch where its own result lies, or the product's input; 0: there is none
 NEXT_WEIGHTS = 20  # of the next LINEAR: address, bytes of a panel, n, and how many bytes were asked for before
 COUNTER = 24
@@ -100,7 +101,7 @@ def execute(tid, nt, scratch, a, counter, s):
     rows = s[a[1]]  # of the tokens or of the logits rows
     if op == _LINEAR:
         x = _own(tid, scratch, a, rows, a[2])
-        linear(tid, nt, counter, scratch, half, x, rows, a[3], a[4], a[5], a[6], a[7], a[8], a[9], a[10])
+        linear(tid, nt, counter, scratch, half, x, rows, a[3], a[4], a[5], a[6], a[7], a[8], a[9], a[10], a[GATED])
     elif op == _NORM:
         if is_own(a, rows):
             out, total = _own(tid, scratch, a, rows, a[7]), a[8] if tid == 0 else np.int64(0)
@@ -128,6 +129,12 @@ def execute(tid, nt, scratch, a, counter, s):
         ew.take_rows(tid, nt, a[2], s[_INDEX], rows, a[3], a[4])
     elif op == _STATS:
         stats(counter, scratch, a[2], rows, a[3], a[4], a[5], a[6])
+
+
+@inner
+def is_idle(a, rows, s):
+    """Whether there is nothing to do: no states to combine, or gated already."""
+    return (a[0] == _COMBINE and s[_PARTS] == 0) or (a[0] == _SILU and gates_itself(rows, a[GATED]))
 
 
 @inner
@@ -161,7 +168,7 @@ def work(tid, nt, state, seen, limit):
             words = carray(void_ptr(at), ROW, np.int64)
             rows = step[words[1]]
             # The last instruction has a barrier in any case: after it, the step's words may change.
-            if words[0] == _COMBINE and step[_PARTS] == 0 and pc + 1 < length:
+            if is_idle(words, rows, step) and pc + 1 < length:
                 continue
             ahead = AHEAD if rows <= FEW_ROWS else 0
             own = words[0] != _LINEAR and is_own(words, rows)

@@ -24,8 +24,9 @@ from queueproof.kernels.numba.attention import TILE_ROWS, padded, scratch_f32
 from queueproof.kernels.numba.linear import SCRATCH_F32
 from queueproof.kernels.numba.linear import scratch_f32 as linear_scratch
 from queueproof.kernels.numba.memory import LINE, aligned
+from queueproof.kernels.numba.microkernel import PANEL
 from queueproof.kernels.numba.packed import PackedMatrix
-from queueproof.kernels.numba.program import AHEAD, NEXT_WEIGHTS, OWN, OWN_ROWS, ROW, Op, StepWord
+from queueproof.kernels.numba.program import AHEAD, GATED, NEXT_WEIGHTS, OWN, OWN_ROWS, ROW, Op, StepWord
 from queueproof.kernels.ops import F32, KVShape, Limits
 
 LINE_F32 = LINE // 4
@@ -230,7 +231,9 @@ class Recorder:
     def gated_linear(self, x: Buffer, w: PackedMatrix) -> Buffer:
         gate_up = self.linear(x, w)
         out = self._new(gate_up.rows, gate_up.width // 2)
-        words = (address(gate_up.array), out.width, address(out.array))
+        gated = 0 if out.width % PANEL else address(out.array)
+        self._code[-1] += [0] * (GATED - len(self._code[-1])) + [gated]
+        words = (address(gate_up.array), out.width, address(out.array), *[0] * (GATED - 5), gated)
         self._emit(Op.SILU_MUL, gate_up.rows, *words, reads=(gate_up,))
         return out
 
