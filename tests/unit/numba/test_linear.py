@@ -7,11 +7,12 @@ import pytest
 
 from queueproof.arithmetic.bits import round16_bits, widen
 from queueproof.arithmetic.diff import same_bits
+from queueproof.arithmetic.oracle import layers
 from queueproof.arithmetic.oracle.sums import matmul
-from queueproof.kernels.numba.linear import ROWS_BLOCK, ROWS_TASK, scratch_f32
+from queueproof.kernels.numba.linear import FEW_ROWS, ROWS_BLOCK, ROWS_TASK, scratch_f32
 from queueproof.kernels.numba.microkernel import MAX_ROWS, PANEL
 from queueproof.kernels.numba.packed import PackedMatrix, pack
-from queueproof.kernels.numba.program import Op, StepWord
+from queueproof.kernels.numba.program import GATED, Op, StepWord
 from queueproof.kernels.numba.recorder import address
 from tests.support.instructions import THREADS, poison, run
 
@@ -19,26 +20,19 @@ DTYPES = ("bfloat16", "float16")
 
 
 def product(x: np.ndarray, w: PackedMatrix, threads: int) -> np.ndarray:
+    return products(x, w, threads, gated=False)[0]
+
+
+def products(x: np.ndarray, w: PackedMatrix, threads: int, gated: bool) -> tuple[np.ndarray, np.ndarray]:
+    """The product, and what it leaves where a gated one goes; NaN where nothing is written."""
     x = np.ascontiguousarray(x, np.float32)
-    out = poison(len(x), w.n)
+    out, after = poison(len(x), w.n), poison(len(x), w.n // 2)
     bias = 0 if w.bias is None else address(w.bias)
     step = {StepWord.ROWS: len(x), StepWord.HALF: int(w.dtype == "float16")}
-    run(
-        Op.LINEAR,
-        threads,
-        address(x),
-        w.k,
-        address(w.data),
-        w.n,
-        address(out),
-        bias,
-        w.kind,
-        w.panel_bytes,
-        address(w.needs),
-        step=step,
-        scratch=scratch_f32(w.k, w.kind, len(x)),
-    )
-    return out
+    words = [address(x), w.k, address(w.data), w.n, address(out), bias, w.kind, w.panel_bytes, address(w.needs)]
+    words += [0] * (GATED - 2 - len(words)) + [address(after) if gated else 0]
+    run(Op.LINEAR, threads, *words, step=step, scratch=scratch_f32(w.k, w.kind, len(x)))
+    return out, after
 
 
 def matrix(rng: np.random.Generator, n: int, k: int, dtype: str, scale: float = 1.0) -> np.ndarray:
@@ -82,6 +76,30 @@ def test_every_n_with_bias(n: int) -> None:
         x = widen(matrix(rng, m, 96, "bfloat16"), "bfloat16")
         for threads in THREADS:
             assert same_bits(product(x, packed, threads), matmul(x, widen(w, "bfloat16"), bias))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kind", ["any bits", "huge", "normal"])
+def test_a_product_of_many_rows_gates_itself(kind: str, dtype: str) -> None:
+    rng, k = np.random.default_rng(3), 100
+    for m in (FEW_ROWS + 1, ROWS_BLOCK, ROWS_BLOCK + 1, ROWS_TASK + 1, 2 * ROWS_TASK + ROWS_BLOCK + 1):
+        for panels in (1, 3):
+            n = 2 * panels * PANEL
+            a, w = (matrix(rng, r, k, dtype, k**-0.5) if kind == "normal" else adversarial(rng, (r, k), kind, dtype) for r in (m, n))
+            bias, x = rng.standard_normal(n).astype(np.float32), widen(a, dtype)
+            with np.errstate(all="ignore"):
+                want = layers.silu_mul(matmul(x, widen(w, dtype), bias), dtype)
+            for threads in THREADS:
+                plain, gated = products(x, pack(n, k, [w], dtype, bias), threads, gated=True)
+                assert same_bits(gated, want), (m, panels, threads)
+                assert np.isnan(plain).all()
+
+
+def test_a_product_of_few_rows_leaves_the_gate_to_others() -> None:
+    w = matrix(np.random.default_rng(4), 2 * PANEL, 64, "bfloat16")
+    x = widen(matrix(np.random.default_rng(5), FEW_ROWS, 64, "bfloat16"), "bfloat16")
+    plain, gated = products(x, pack(2 * PANEL, 64, [w], "bfloat16", None), 2, gated=True)
+    assert same_bits(plain, matmul(x, widen(w, "bfloat16"))) and np.isnan(gated).all()
 
 
 def adversarial(rng: np.random.Generator, shape: tuple[int, int], kind: str, dtype: str) -> np.ndarray:

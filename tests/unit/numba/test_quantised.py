@@ -8,6 +8,7 @@ from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, dequantize
 
 from queueproof.arithmetic.bits import round16_bits, widen
 from queueproof.arithmetic.diff import same_bits
+from queueproof.arithmetic.oracle import layers
 from queueproof.kernels.numba.linear import FEW_ROWS, ROWS_TASK
 from queueproof.kernels.numba.microkernel import PANEL
 from queueproof.kernels.numba.packed import PackedMatrix, pack, pack_blocks
@@ -15,7 +16,7 @@ from queueproof.kernels.numba.program import Op, StepWord
 from queueproof.kernels.numba.quantised import KINDS
 from queueproof.kernels.numba.recorder import address
 from tests.support.instructions import THREADS, poison, run
-from tests.unit.numba.test_linear import product
+from tests.unit.numba.test_linear import product, products
 
 EDGES = np.array([0.0, -0.0, 2.0**-24, -(2.0**-24), 2.0**-14, 65504.0, -65504.0, 1.0], np.float16)
 
@@ -79,6 +80,16 @@ def test_products(kind: str, k: int) -> None:
         want = product(x, halves, 1)
         for threads in THREADS:
             assert same_bits(product(x, kept, threads), want), (m, threads)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_gated_products(kind: str) -> None:
+    kept, halves, _ = both(4 * PANEL, 320, kind, 6, 11)
+    for m in (FEW_ROWS + 1, ROWS_TASK + 1):
+        x = widen(round16_bits(np.random.default_rng(m).standard_normal((m, 320)).astype(np.float32), "bfloat16"), "bfloat16")
+        want = layers.silu_mul(product(x, halves, 1), "bfloat16")
+        for threads in THREADS:
+            assert same_bits(products(x, kept, threads, gated=True)[1], want), (m, threads)
 
 
 def test_slices_that_do_not_add_up() -> None:

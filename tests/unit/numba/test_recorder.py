@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from queueproof.kernels.numba.program import AHEAD, NEXT_WEIGHTS, OWN, Op
+from queueproof.kernels.numba.microkernel import PANEL
+from queueproof.kernels.numba.program import AHEAD, GATED, NEXT_WEIGHTS, OWN, Op
 from queueproof.kernels.numba.recorder import LOGIT_ROWS, TOKENS, Recorder
 from queueproof.kernels.ops import KVShape
 from queueproof.kernels.registry import backend
@@ -56,6 +57,17 @@ def test_norms_and_gates_of_the_next_product_are_each_threads_own() -> None:
                 assert len({int(code[i, word]) for word in (2, 3, 7, 8)}) == 4
         others = [words for i, words in enumerate(code) if i not in own and i - 1 not in own]
         assert not any(words[OWN] for words in others)
+
+
+def test_a_product_gates_itself_where_gate_and_up_are_whole_panels() -> None:
+    for width, fits in ((2 * PANEL, True), (2 * PANEL + 8, False)):
+        code = np.concatenate(record(build(backend("ieee/1"), TinyConfig(intermediate=width))))
+        silu = [i for i, words in enumerate(code) if words[0] == Op.SILU_MUL]
+        for i in silu:
+            to = int(code[i, 4]) if fits else 0
+            assert code[i, GATED] == to and code[i - 1, GATED] == to and code[i - 1, 6] == code[i, 2]
+            assert int(code[i, 4]) not in (int(code[i - 1, 2]), int(code[i, 2]))  # it is not what the product reads
+        assert len(silu) == 2 and not any(words[GATED] for i, words in enumerate(code) if i not in silu and i + 1 not in silu)
 
 
 def test_what_they_read_is_kept_until_the_product_has_its_place() -> None:

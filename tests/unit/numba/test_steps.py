@@ -16,7 +16,8 @@ from tests.support.tiny import Sequence, TinyConfig, TinyModel, build, limits, s
 CONFIGS = {
     "plain": TinyConfig(),
     "every option": TinyConfig(seed=1, dtype="float16", bias=True, qk_norm=True, tied=False, window=9),
-    "one layer, tiles of dots": TinyConfig(seed=2, layers=1, heads=6, kv_heads=2, head_dim=64, hidden=64),
+    "one layer, tiles of dots": TinyConfig(seed=2, layers=1, heads=6, kv_heads=2, head_dim=64, hidden=64, intermediate=96),
+    "gated in float16, with quarters of a panel": TinyConfig(seed=3, dtype="float16", intermediate=64, hidden=40),
 }
 ROOM = limits(max_tokens=64, max_seqs=4, num_blocks=12, max_model_len=96)
 
